@@ -1,7 +1,7 @@
 // Package cksum computes the Internet checksum (RFC 1071) and updates it when a field changes (RFC 1624).
 //
-// A sum is a ones' complement sum of big-endian 16-bit words; a checksum, as in a header, is a sum's complement. Zero has two
-// representations: a sum is 0x0000 only if every word is, so a checksum is 0xffff only over zeros.
+// A sum is a ones' complement sum of big-endian 16-bit words; a checksum, as in a header, is a sum's complement. Zero
+// has two representations: a sum is 0x0000 only if every word is, so a checksum is 0xffff only over zeros.
 package cksum
 
 import (
@@ -10,9 +10,9 @@ import (
 	"unsafe"
 )
 
-// Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last of several
-// pieces may have an odd length. The checksum of a packet whose checksum field is zero is ^Sum(packet, 0); a packet with a
-// correct checksum in place sums to 0xffff.
+// Sum adds the 16-bit words of b to the sum acc. An odd last byte counts as the high half of a word, so only the last
+// of several pieces may have an odd length. The checksum of a packet whose checksum field is zero is ^Sum(packet, 0); a
+// packet with a correct checksum in place sums to 0xffff.
 func Sum(b []byte, acc uint16) uint16 {
 	s := uint64(bits.ReverseBytes16(acc))
 	if vector && len(b) >= vectorBytes {
@@ -50,11 +50,12 @@ func blocks(p *byte, n int) uint64 {
 // vectorBytes is the shortest piece, in bytes, for which sumVector is worth its start and its fold (BenchmarkSum).
 const vectorBytes = 128
 
-// sumWords adds b to s, a sum of byte-swapped words that is not folded yet, and returns the folded sum in network order.
+// sumWords adds b to s, a sum of byte-swapped words that is not folded yet, and returns the folded sum in network
+// order.
 func sumWords(b []byte, s uint64) uint16 {
 	le := binary.LittleEndian
-	// RFC 1071 §2 (B): the sum of byte-swapped words is the byte-swapped sum. 2^64 is 1 modulo 65535, so the carry out of a
-	// 64-bit addition is added at the bottom.
+	// RFC 1071 §2 (B): the sum of byte-swapped words is the byte-swapped sum. 2^64 is 1 modulo 65535, so the carry out
+	// of a 64-bit addition is added at the bottom.
 	var c uint64
 	for ; len(b) >= 32; b = b[32:] {
 		s, c = bits.Add64(s, le.Uint64(b), 0)
@@ -87,9 +88,9 @@ func sumWords(b []byte, s uint64) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
-// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3: HC' = ~(~HC + ~m
-// + m'). The result equals a full recomputation, except for a packet that became all zeros: its checksum is 0xffff, which an
-// update cannot distinguish from 0x0000. An error in hc is preserved.
+// Update16 returns the checksum hc after a 16-bit word that it covers changed from m to m2, by RFC 1624 eqn. 3: HC' =
+// ~(~HC + ~m + m'). The result equals a full recomputation, except for a packet that became all zeros: its checksum is
+// 0xffff, which an update cannot distinguish from 0x0000. An error in hc is preserved.
 func Update16(hc, m, m2 uint16) uint16 {
 	s := uint32(^hc) + uint32(^m) + uint32(m2)
 	s = s>>16 + s&0xffff

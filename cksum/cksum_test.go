@@ -77,8 +77,8 @@ func TestSumEveryWord(t *testing.T) {
 // corners are words at which ones' complement arithmetic is prone to errors.
 var corners = []uint16{0x0000, 0x0001, 0x0080, 0x07ff, 0x0800, 0x7fff, 0x8000, 0xf7ff, 0xf800, 0xfffe, 0xffff}
 
-// A word changes from every value to each corner and from each corner to every value, next to a word that takes the sum through
-// every corner. The updated checksum must equal the recomputed one, bit for bit: 0x0000 is not 0xffff.
+// A word changes from every value to each corner and from each corner to every value, next to a word that takes the sum
+// through every corner. The updated checksum must equal the recomputed one, bit for bit: 0x0000 is not 0xffff.
 func TestUpdate16(t *testing.T) {
 	check := func(m, m2, other uint16) {
 		const fixed = 0x4500 // a header is never all zeros

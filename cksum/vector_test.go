@@ -11,8 +11,8 @@ import (
 // words16 is Sum without vectors.
 func words16(b []byte, acc uint16) uint16 { return sumWords(b, uint64(bits.ReverseBytes16(acc))) }
 
-// The vector sum equals the one without vectors, which TestSumLengths compares with RFC 1071, at every length of a jumbo frame and every
-// alignment to 32 bytes.
+// The vector sum equals the one without vectors, which TestSumLengths compares with RFC 1071, at every length of a
+// jumbo frame and every alignment to 32 bytes.
 func TestVectorSumEqualsWords(t *testing.T) {
 	if !vector {
 		t.Skip("no vector sum: the processor has no AVX2, or the build has the tag purego")

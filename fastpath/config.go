@@ -78,7 +78,8 @@ func (r *Responder) setPorts(c *Config) error {
 		}
 		seen.add(p)
 	}
-	if stamp := slices.Concat(c.STAMPPorts, c.Reflector.AuthPorts); len(stamp) > 0 && (c.Clock == nil || c.Clock.Load() == nil) {
+	if stamp := slices.Concat(c.STAMPPorts, c.Reflector.AuthPorts); len(stamp) > 0 &&
+		(c.Clock == nil || c.Clock.Load() == nil) {
 		return fmt.Errorf("%w: STAMP on UDP port %d needs a clock", ErrConfig, stamp[0])
 	}
 	for _, p := range c.UDPPorts {

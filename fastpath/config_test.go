@@ -73,7 +73,8 @@ func TestAddressTables(t *testing.T) {
 		var broadcasts []netip.Addr
 		for i := range MaxAddresses {
 			a := netip.AddrFrom4([4]byte{byte(10 + round), byte(i * 7), byte(i*i + round), 1})
-			c.Addresses = append(c.Addresses, netip.PrefixFrom(a, 24), netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 2: byte(round), 9: byte(i), 15: byte(i & 3)}), 64))
+			c.Addresses = append(c.Addresses, netip.PrefixFrom(a, 24),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 2: byte(round), 9: byte(i), 15: byte(i & 3)}), 64))
 			b := a.As4()
 			b[3] = 255
 			broadcasts = append(broadcasts, netip.AddrFrom4(b))

@@ -42,7 +42,8 @@ func TestDeparting(t *testing.T) {
 			t3, t2 := at(8+4), at(8+16)
 			if i >= maxStamps {
 				if t2 < start || t3 < t2 || t3 > before {
-					t.Errorf("packet %d, Slow's: T2 %d, T3 %d, the pass began at %d and ended at %d", i, t2, t3, start, before)
+					t.Errorf("packet %d, Slow's: T2 %d, T3 %d, the pass began at %d and ended at %d", i, t2, t3, start,
+						before)
 				}
 				continue
 			}
@@ -76,15 +77,16 @@ func TestVerified(t *testing.T) {
 				r.Verified = true
 				want := n >= wideBytes && tags < 2 && k.kind != AnsweredICMPv4 && k.kind != AnsweredICMPv6
 				if got := poll(r, inBuffer(f)) != 0; got != want || !want && r.Stats()[RefusedChecksum] != 1 {
-					t.Errorf("%s with %d bytes under %d tags, one of them wrong: answered %v, counted %v", k.kind, n, tags, got, r.Stats())
+					t.Errorf("%s with %d bytes under %d tags, one of them wrong: answered %v, counted %v", k.kind, n,
+						tags, got, r.Stats())
 				}
 			}
 		}
 	}
 }
 
-// The relation of the clocks is replaced between reception and departure, as it is ten times a second: T3 is later than T2 by the time
-// that passed, whatever the correction.
+// The relation of the clocks is replaced between reception and departure, as it is ten times a second: T3 is later than
+// T2 by the time that passed, whatever the correction.
 func TestDepartingWithAnotherClock(t *testing.T) {
 	for _, step := range []uint64{1 << 30, ^uint64(1<<30) + 1} {
 		c := config(Strict)

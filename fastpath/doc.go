@@ -32,8 +32,8 @@
 // # Packets without an Ethernet header
 //
 // On InfiniBand a packet starts with IPoIB's encapsulation (RFC 4391 §6), and the device reports its sender. The driver
-// assigns a generated MAC to each station and writes the Ethernet header with those of both ends in front of the packet,
-// which then is a frame. ARP and neighbour discovery, which contain hardware addresses, are also translated
+// assigns a generated MAC to each station and writes the Ethernet header with those of both ends in front of the
+// packet, which then is a frame. ARP and neighbour discovery, which contain hardware addresses, are also translated
 // (github.com/rebound-nic/rebound/nic/ib).
 //
 // The loop must call Responder.Loop.Begin before its first Poll, and Loop.Pass after each: they set the time for the

@@ -52,10 +52,13 @@ func expected(c *Config, f []byte) []byte { return rules(c).Answer(f, nil) }
 func rules(c *Config) *oracle.Rules {
 	f := &c.Reflector
 	return &oracle.Rules{
-		Open: c.Mode == Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts, VLANs: c.VLANs,
-		ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: clockNTP, ErrorEstimate: ErrorEstimate(true, 1e-6),
-		ServicePorts: servicePorts[:],
-		Reflector: oracle.Reflector{Stateful: f.Sessions > 0, AuthPorts: f.AuthPorts, Key: f.Key, TLVs: f.TLVs, HideLocation: f.HideLocation, DSCPs: f.DSCPs,
+		Open: c.Mode == Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts,
+		VLANs:         c.VLANs,
+		ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: clockNTP,
+		ErrorEstimate: ErrorEstimate(true, 1e-6),
+		ServicePorts:  servicePorts[:],
+		Reflector: oracle.Reflector{Stateful: f.Sessions > 0, AuthPorts: f.AuthPorts, Key: f.Key, TLVs: f.TLVs,
+			HideLocation: f.HideLocation, DSCPs: f.DSCPs,
 			Timing: f.Timing},
 	}
 }

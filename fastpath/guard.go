@@ -55,19 +55,21 @@ func (l *limiter) set(rate, burst, ticksPerSecond uint64) error {
 		return nil
 	}
 	if burst == 0 || ticksPerSecond == 0 {
-		return fmt.Errorf("%w: rate %d/s with burst %d and %d ticks a second, expected both above 0", ErrConfig, rate, burst, ticksPerSecond)
+		return fmt.Errorf("%w: rate %d/s with burst %d and %d ticks a second, expected both above 0", ErrConfig, rate,
+			burst, ticksPerSecond)
 	}
 	l.cost = ticksPerSecond << fraction / rate
 	hi, most := bits.Mul64(l.cost, burst)
 	if l.cost == 0 || hi != 0 || most>>60 != 0 {
-		return fmt.Errorf("%w: rate %d/s with burst %d is beyond a counter of %d ticks a second", ErrConfig, rate, burst, ticksPerSecond)
+		return fmt.Errorf("%w: rate %d/s with burst %d is beyond a counter of %d ticks a second", ErrConfig, rate,
+			burst, ticksPerSecond)
 	}
 	l.burst, l.most, l.tag, l.idle = most-l.cost, most, math.MaxUint64, ticksPerSecond*idleSeconds<<fraction
 	return nil
 }
 
-// allowAtHome reports whether the source with the given hash is at home and may get a reply at time now, and charges it.
-// Otherwise allow decides; it also refuses sources that allowAtHome refused because of their rate.
+// allowAtHome reports whether the source with the given hash is at home and may get a reply at time now, and charges
+// it. Otherwise allow decides; it also refuses sources that allowAtHome refused because of their rate.
 func (l *limiter) allowAtHome(now, hash uint64) bool {
 	p := &l.places[hash>>slotShift]
 	return (p.source^hash)&l.tag == 0 && l.charge(&p.full, now<<fraction)

@@ -100,8 +100,8 @@ func later(r *Responder) *Responder {
 	return r
 }
 
-// Of equal datagrams from one source Loop are answered within 10 ms, and no further ones, until the 10 ms are over. Reply
-// and Slow count together. Other sources, other data, pings and test packets are not affected.
+// Of equal datagrams from one source Loop are answered within 10 ms, and no further ones, until the 10 ms are over.
+// Reply and Slow count together. Other sources, other data, pings and test packets are not affected.
 func TestLoop(t *testing.T) {
 	const window, most = 10_000, 64 // ticks
 	send := func(from, to netip.Addr, port uint16, data string) []byte {
@@ -112,8 +112,9 @@ func TestLoop(t *testing.T) {
 		other := from.Next()
 		zero := send(from, to, 9000, "data")
 		be.PutUint16(zero[40:], 0)
-		for name, f := range map[string][]byte{"data": send(from, to, 9000, "data"), "no data": send(from, to, 9000, ""),
-			"long": send(from, to, 9000, string(make([]byte, 1000))), "no checksum": zero} {
+		for name, f := range map[string][]byte{"data": send(from, to, 9000, "data"),
+			"no data": send(from, to, 9000, ""),
+			"long":    send(from, to, 9000, string(make([]byte, 1000))), "no checksum": zero} {
 			if v6 && name == "no checksum" {
 				continue
 			}
@@ -130,8 +131,10 @@ func TestLoop(t *testing.T) {
 					if got := do(r, inBuffer(f)) != 0; got != (i < most) {
 						t.Fatalf("IPv6 %v, %s: datagram %d: answered %v", v6, name, i, got)
 					}
-					for what, g := range map[string][]byte{"another source": send(other, to, 9000, "data"), "test packet": send(from, to, 862, string(testPacket(44))),
-						"other data": send(from, to, 9000, fmt.Sprint(i)), "ping": find(map[bool]string{false: "ping", true: "ping6"}[v6], 0)} {
+					for what, g := range map[string][]byte{"another source": send(other, to, 9000, "data"),
+						"test packet": send(from, to, 862, string(testPacket(44))),
+						"other data":  send(from, to, 9000, fmt.Sprint(i)),
+						"ping":        find(map[bool]string{false: "ping", true: "ping6"}[v6], 0)} {
 						if i%8 == 0 && poll(r, inBuffer(g)) == 0 {
 							t.Fatalf("IPv6 %v, %s: %s is refused", v6, name, what)
 						}
@@ -202,7 +205,8 @@ func TestTrailers(t *testing.T) {
 			if s := slow.Stats(); s[q.kind] != 1 {
 				t.Fatalf("%d bytes: counted %v", n, s)
 			}
-			if g := reply(t, c, f); len(g) > max(len(f), 68) && q.name != "ns of dad" || len(g) > max(len(q.frame), 68)+8 {
+			if g := reply(t, c, f); len(g) > max(len(f), 68) && q.name != "ns of dad" ||
+				len(g) > max(len(q.frame), 68)+8 {
 				t.Errorf("%d bytes after %d: reply of %d", n, len(q.frame), len(g))
 			}
 		}
@@ -238,7 +242,8 @@ func TestLimit(t *testing.T) {
 					t.Fatalf("%s, %s: answered %v, want %v, %d ticks left", name, way, got, want, ticks)
 				}
 			}
-			if s := r.Stats(); s[RefusedRate] == 0 || s[RefusedRate] != refused || s.Answered()+s[RefusedRate] != 10_000 {
+			if s := r.Stats(); s[RefusedRate] == 0 || s[RefusedRate] != refused ||
+				s.Answered()+s[RefusedRate] != 10_000 {
 				t.Errorf("%s, %s: counted %v, want %d refused for their rate", name, way, s, refused)
 			}
 		}
@@ -323,7 +328,8 @@ func TestFloodSparesKnownSources(t *testing.T) {
 		refused, answered := 0, 0
 		for range 5 {
 			for i := range flood / 10 {
-				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()), byte(1 + rnd.IntN(250))})
+				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()),
+					byte(1 + rnd.IntN(250))})
 				if poll(r, inBuffer(request(a))) != 0 {
 					answered++
 				}
@@ -350,7 +356,8 @@ func TestVLANs(t *testing.T) {
 			c := config(mode)
 			c.VLANs = list
 			for tags, ids := range [][]uint16{{0}, {100}, {10, 20}} {
-				want := list == nil || !slices.ContainsFunc(ids, func(id uint16) bool { return !slices.Contains(list, id) })
+				want := list == nil || !slices.ContainsFunc(ids,
+					func(id uint16) bool { return !slices.Contains(list, id) })
 				for _, q := range requests(tags) {
 					fast, slow := responder(t, c), responder(t, c)
 					must.OK(t, judge(&c, fast, slow, q.frame))
@@ -390,20 +397,23 @@ func TestSTAMPBase(t *testing.T) {
 		for n := range 60 {
 			for _, v6 := range []bool{false, true} {
 				from, to := hosts(v6)
-				f := pad(toUs(tags, udp(from, to, 40000, 862, slices.Concat(testPacket(14), bytes.Repeat([]byte{0xee}, 60))[:n])), 60)
+				f := pad(toUs(tags, udp(from, to, 40000, 862,
+					slices.Concat(testPacket(14), bytes.Repeat([]byte{0xee}, 60))[:n])), 60)
 				for _, base := range []bool{false, true} {
 					c := config(Strict)
 					c.STAMPBase = base
 					fast, slow := responder(t, c), responder(t, c)
 					must.OK(t, judge(&c, fast, slow, f))
 					s := fast.Stats()
-					if want := n >= 41 || base && n >= 14; want != (s.Answered() == 1) || !want && s[RefusedSTAMPShort] != 1 {
+					if want := n >= 41 || base && n >= 14; want != (s.Answered() == 1) || !want &&
+						s[RefusedSTAMPShort] != 1 {
 						t.Errorf("%d bytes, base packets %v: counted %v", n, base, s)
 					}
 					if !base || n < 14 {
 						continue
 					}
-					if g := reply(t, &c, f); len(g) != max(len(f), len(g)) || n < 41 && len(g) != map[bool]int{false: 14 + 4*tags + 72, true: 14 + 4*tags + 92}[v6] {
+					if g := reply(t, &c, f); len(g) != max(len(f), len(g)) || n < 41 &&
+						len(g) != map[bool]int{false: 14 + 4*tags + 72, true: 14 + 4*tags + 92}[v6] {
 						t.Errorf("%d bytes, %d tags: reply of %d", n, tags, len(g))
 					}
 				}

@@ -21,7 +21,8 @@ func TestLeavesInline(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cost := map[string]int{}
-	for _, m := range regexp.MustCompile(`leaf\.go:\d+:\d+: can inline (\S+) with cost (\d+)`).FindAllStringSubmatch(string(out), -1) {
+	for _, m := range regexp.MustCompile(`leaf\.go:\d+:\d+: can inline (\S+) with cost (\d+)`).FindAllStringSubmatch(
+		string(out), -1) {
 		cost[strings.TrimPrefix(m[1], "(*Responder).")], _ = strconv.Atoi(m[2])
 	}
 	src := must.Get(os.ReadFile("leaf.go"))(t)
@@ -31,7 +32,8 @@ func TestLeavesInline(t *testing.T) {
 	}
 	for _, l := range leaves {
 		if c, ok := cost[l[1]]; !ok || c > inlineBudget {
-			t.Errorf("%s is not inlined; its cost: %s", l[1], regexp.MustCompile(`\b`+l[1]+`: .*cost \d+`).FindString(string(out)))
+			t.Errorf("%s is not inlined; its cost: %s", l[1],
+				regexp.MustCompile(`\b`+l[1]+`: .*cost \d+`).FindString(string(out)))
 		} else {
 			t.Logf("%-10s %d", l[1], c)
 		}

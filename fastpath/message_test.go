@@ -88,7 +88,8 @@ func TestReflectMessage(t *testing.T) {
 				}
 				return
 			}
-			if be.Uint16(p[12:]) != 0x8142 || string(p[:4]) != string(was[:4]) || string(p[24:38]) != string(was[:14]) || p[40] != 255 {
+			if be.Uint16(p[12:]) != 0x8142 || string(p[:4]) != string(was[:4]) ||
+				string(p[24:38]) != string(was[:14]) || p[40] != 255 {
 				t.Errorf("reflected as % x", p[:44])
 			}
 			if t2, t3 := be.Uint64(p[16:]), be.Uint64(p[4:]); t2 < 5<<32 || t3 < t2 {
@@ -99,8 +100,10 @@ func TestReflectMessage(t *testing.T) {
 			}
 		})
 	}
-	check.Equal(t, messages(t, Config{}).ReflectMessage(make([]byte, 64), 44, 1, 0), 0, "answered without a clock, with %d bytes")
-	for what, c := range map[string]Config{"a rate without ticks": {Rate: 1}, "mode 9": {Mode: 9}, "authenticated ports": reflector(1)} {
+	check.Equal(t, messages(t, Config{}).ReflectMessage(make([]byte, 64), 44, 1, 0), 0,
+		"answered without a clock, with %d bytes")
+	for what, c := range map[string]Config{"a rate without ticks": {Rate: 1}, "mode 9": {Mode: 9},
+		"authenticated ports": reflector(1)} {
 		check.Fails(t, what, check.Err(NewMessages(c)), ErrConfig)
 	}
 }

@@ -62,7 +62,8 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	p := f[l3:]
 	n := 40 + int(be.Uint16(p[4:]))
 	src, dst, m := p[8:24], p[24:40], p[40:]
-	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} || [2]byte(f[4:]) != [2]byte(p[38:]) ||
+	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} ||
+		[2]byte(f[4:]) != [2]byte(p[38:]) ||
 		dst[0] != 0xff) {
 		return RefusedMAC, 0 // neither our MAC nor the group of the destination address (RFC 2464 §7)
 	}

@@ -149,8 +149,10 @@ func TestRepliesDecoded(t *testing.T) {
 			t.Fatalf("checksums: %v %v\n%s", err, bad, p.Dump())
 		}
 		want := map[Verdict]gopacket.LayerType{
-			AnsweredICMPv4: layers.LayerTypeICMPv4, AnsweredICMPv6: layers.LayerTypeICMPv6Echo, AnsweredARP: layers.LayerTypeARP,
-			AnsweredUDPv4: layers.LayerTypeUDP, AnsweredUDPv6: layers.LayerTypeUDP, AnsweredND: layers.LayerTypeICMPv6NeighborAdvertisement,
+			AnsweredICMPv4: layers.LayerTypeICMPv4, AnsweredICMPv6: layers.LayerTypeICMPv6Echo,
+			AnsweredARP:   layers.LayerTypeARP,
+			AnsweredUDPv4: layers.LayerTypeUDP, AnsweredUDPv6: layers.LayerTypeUDP,
+			AnsweredND:      layers.LayerTypeICMPv6NeighborAdvertisement,
 			AnsweredSTAMPv4: layers.LayerTypeUDP, AnsweredSTAMPv6: layers.LayerTypeUDP,
 		}[q.kind]
 		if p.Layer(want) == nil {
@@ -221,7 +223,8 @@ func TestRandomMutations(t *testing.T) {
 			if Verdict(v) == RefusedAnnouncement {
 				continue // too rare at one in a million
 			}
-			if open := mode == Open && slices.Contains(strictOnly, Verdict(v)); n == 0 != (open || slices.Contains(never, Verdict(v))) {
+			if open := mode == Open && slices.Contains(strictOnly, Verdict(v)); n == 0 != (open ||
+				slices.Contains(never, Verdict(v))) {
 				t.Errorf("mode %d: %d frames with verdict %s", mode, n, Verdict(v))
 			}
 		}
@@ -231,6 +234,7 @@ func TestRandomMutations(t *testing.T) {
 // Rules that Open does not apply, and rules that require a separate Config.
 var (
 	strictOnly = []Verdict{RefusedHeaderChecksum, RefusedServicePort, RefusedHopLimit, RefusedChecksum}
-	never      = []Verdict{RefusedVLAN, RefusedLoop, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply, RefusedSender, RefusedMessage,
+	never      = []Verdict{RefusedVLAN, RefusedLoop, RefusedRate, AnsweredMessage, AnsweredSTAMPMessage, RefusedReply,
+		RefusedSender, RefusedMessage,
 		RefusedSTAMPHMAC, RefusedSTAMPSessions}
 )

@@ -31,9 +31,9 @@ type Reflector struct {
 	// HideLocation fills the Location TLV with zeros instead of the requested ports, addresses and MAC of the received
 	// packet (RFC 8972 §4.2.2).
 	HideLocation bool
-	// Timing answers the Host Timing TLV (see timing.go), by which a sender learns how long its packet may have waited for
-	// the loop. With a Key, it is answered only in packets whose HMAC TLV is right, which needs TLVs. Otherwise it does not
-	// depend on TLVs.
+	// Timing answers the Host Timing TLV (see timing.go), by which a sender learns how long its packet may have waited
+	// for the loop. With a Key, it is answered only in packets whose HMAC TLV is right, which needs TLVs. Otherwise it
+	// does not depend on TLVs.
 	Timing bool
 	// DSCPs has a bit for each DSCP that a Class of Service TLV may select for its reply (RFC 8972 §4.4).
 	DSCPs uint64

@@ -20,7 +20,8 @@ var stampKey = []byte("0123456789abcdef0123456789abcdef")
 func reflector(sessions int) Config {
 	c := config(Strict)
 	c.ChecksumBytes = 1500
-	c.Reflector = Reflector{Sessions: sessions, Idle: 1 << 60, AuthPorts: []uint16{authPort}, Key: stampKey, TLVs: true, DSCPs: 1<<46 | 1<<10}
+	c.Reflector = Reflector{Sessions: sessions, Idle: 1 << 60, AuthPorts: []uint16{authPort}, Key: stampKey, TLVs: true,
+		DSCPs: 1<<46 | 1<<10}
 	return c
 }
 
@@ -132,7 +133,8 @@ func TestForgedIsRefused(t *testing.T) {
 	if poll(r, datagram(authPort, whole)) == 0 {
 		t.Fatal("the authentic one is refused")
 	}
-	forged := [][]byte{open(7, 1, make([]byte, 68)...), append(bytes.Clone(whole[:96]), digest([]byte("another"), whole[:96])...)}
+	forged := [][]byte{open(7, 1, make([]byte, 68)...), append(bytes.Clone(whole[:96]),
+		digest([]byte("another"), whole[:96])...)}
 	for bit := range 8 * len(whole) {
 		p := bytes.Clone(whole)
 		p[bit/8] ^= 1 << (bit % 8)
@@ -155,7 +157,8 @@ func TestCountsAndFollowUp(t *testing.T) {
 	c := reflector(4)
 	c.Rate, c.Burst, c.TicksPerSecond = 1, 2, 1<<30
 	r := responder(t, c)
-	x := slices.Concat(ext(tlvDirect, slices.Concat([]byte{0, 0, 0, 9}, make([]byte, 8))...), ext(tlvFollowUp, make([]byte, 16)...))
+	x := slices.Concat(ext(tlvDirect, slices.Concat([]byte{0, 0, 0, 9}, make([]byte, 8))...),
+		ext(tlvFollowUp, make([]byte, 16)...))
 	var last []byte
 	for i := range 4 {
 		if i == 3 {
@@ -265,7 +268,8 @@ func TestReflectorAgainstOracle(t *testing.T) {
 				}
 			}
 			s := fast.Stats()
-			if good < packets/len(variants)/3 || c.Reflector.TLVs && integrity == 0 || len(c.Reflector.AuthPorts) > 0 && s[RefusedSTAMPHMAC] == 0 {
+			if good < packets/len(variants)/3 || c.Reflector.TLVs && integrity == 0 || len(c.Reflector.AuthPorts) > 0 &&
+				s[RefusedSTAMPHMAC] == 0 {
 				t.Errorf("%d answered, %d with failed HMACs: too few of a kind; counted %v", good, integrity, s)
 			}
 		})
@@ -351,7 +355,8 @@ func TestMessageSessions(t *testing.T) {
 			x := slices.Concat(ext(tlvClass, 1, 2, 3, 4), ext(tlvLocation, 0, 0, 0, 0), ext(tlvTimestamp, 0, 0, 0, 0))
 			p := append(open(77, from.ssid, x...), make([]byte, 100)...)
 			n := r.ReflectMessage(p, 44+len(x), from.sender, 0)
-			want := slices.Concat(ext(tlvClass, 1, 2, 3, 4), ext(tlvLocation, 0, 0, 0, 0), []byte{0, 3, 0, 4, 1, 2, 1, 2})
+			want := slices.Concat(ext(tlvClass, 1, 2, 3, 4), ext(tlvLocation, 0, 0, 0, 0),
+				[]byte{0, 3, 0, 4, 1, 2, 1, 2})
 			if n != 44+len(x) || be.Uint32(p) != i || be.Uint32(p[24:]) != 77 || !bytes.Equal(p[44:n], want) {
 				t.Errorf("reply %d to %+v: %d bytes, %x", i, from, n, p[:n])
 			}
@@ -361,8 +366,10 @@ func TestMessageSessions(t *testing.T) {
 
 func TestReflectorAllocatesNothing(t *testing.T) {
 	r := responder(t, reflector(64))
-	x := slices.Concat(ext(tlvLocation, slices.Concat(make([]byte, 4), ext(1, make([]byte, 8)...), ext(4, make([]byte, 16)...))...), ext(tlvDirect, make([]byte, 12)...))
-	for _, q := range [][]byte{datagram(862, open(1, 2, append(x, hmacTLV(1, x)...)...)), datagram(authPort, sealed(1, 2, append(x, hmacTLV(1, x)...)...))} {
+	x := slices.Concat(ext(tlvLocation, slices.Concat(make([]byte, 4), ext(1, make([]byte, 8)...),
+		ext(4, make([]byte, 16)...))...), ext(tlvDirect, make([]byte, 12)...))
+	for _, q := range [][]byte{datagram(862, open(1, 2, append(x, hmacTLV(1, x)...)...)),
+		datagram(authPort, sealed(1, 2, append(x, hmacTLV(1, x)...)...))} {
 		f := inBuffer(q)
 		answered := func() uint64 { s := r.Stats(); return s.Answered() }
 		before := answered()

@@ -84,7 +84,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			from, to := uint16(sum), uint16(sum>>16)
 			kind = udp4
 			if r.echo[to>>6]>>(to&63)&1 == 0 {
-				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost || r.stamps == maxStamps {
+				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost ||
+					r.stamps == maxStamps {
 					return false
 				}
 				kind = stamp4
@@ -124,12 +125,14 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			from, to := uint16(head), uint16(head>>16)
 			kind = udp6
 			if r.echo[to>>6]>>(to&63)&1 == 0 {
-				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost || r.stamps == maxStamps {
+				if r.reflects[to>>6]>>(to&63)&1 == 0 || left < stampLength || left > r.stampMost ||
+					r.stamps == maxStamps {
 					return false
 				}
 				kind = stamp6
 			}
-			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(head>>32))) != left+8 || head>>48 == 0 ||
+			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(head>>32))) != left+8 ||
+				head>>48 == 0 ||
 				*(*uint8)(unsafe.Add(p, 21)) < 2 && !r.skip.hops {
 				return false
 			}
@@ -241,7 +244,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	f.full = now + r.limit.cost
 	// Nothing is turned down from here on.
 	to, from := *(*uint64)(unsafe.Pointer(h)), *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
-	*(*uint64)(unsafe.Pointer(h)) = from // the sender's MAC and the bytes after it, which the next store writes after our MAC
+	// the sender's MAC and the bytes after it, which the next store writes after our MAC
+	*(*uint64)(unsafe.Pointer(h)) = from
 	*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = to<<16>>16 | from>>48<<48
 	var hops uint8
 	if kind < echo6 { // IPv4
@@ -275,7 +279,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		at = unsafe.Add(p, 40)
 	} else {
 		shi, slo := *(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30))
-		*(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30)) = *(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46))
+		*(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30)) = *(*uint64)(unsafe.Add(p, 38)),
+			*(*uint64)(unsafe.Add(p, 46))
 		*(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46)) = shi, slo
 		if kind == echo6 {
 			s := ^*(*uint32)(unsafe.Add(p, 54))>>16 + 1 // the type, in the low byte, increases by one
@@ -309,7 +314,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	if sum = uint64(*(*uint16)(at)); sum != 0 {
 		// RFC 1624 eqn. 3: the sender's values at changed positions are added, the new ones are subtracted. Moved
 		// values cancel out, except for the sequence number, which also stays at its old position.
-		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, 42))), uint64(^head), 0)
+		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, 42))),
+			uint64(^head), 0)
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 18)), c)
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 26)), c)
 		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 34)), c)

@@ -39,10 +39,12 @@ func data(n int) []byte {
 
 // answersLikeSlow gives f, with n bytes of data, to fast and to other's Slow: the replies are equal. A copy of f with a
 // wrong byte, at each step from first, is neither answered nor changed.
-func answersLikeSlow(t *testing.T, fast func(*Responder, []byte) bool, r, other *Responder, f []byte, n, first, step int) {
+func answersLikeSlow(t *testing.T, fast func(*Responder, []byte) bool, r, other *Responder, f []byte, n, first,
+	step int) {
 	t.Helper()
 	a, b := inBuffer(f), inBuffer(f)
-	if !fast(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) || !bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
+	if !fast(r, a) || slowly(other, b) != len(f) || !bytes.Equal(a, b) ||
+		!bytes.Equal(a[len(f):cap(a)], b[len(f):cap(b)]) {
 		t.Fatalf("%d bytes of data: fast, Slow\n%x\n%x", n, a, b)
 	}
 	for i := first; i < len(f); i += step {

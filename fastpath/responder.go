@@ -42,8 +42,8 @@ type Config struct {
 	// so two sources may share a limit, and each Responder counts separately.
 	Rate, Burst uint64
 
-	// Loop is how many equal datagrams (by UDP checksum and length) from one source address Strict answers by echo within
-	// 10 ms; it refuses more of them as a loop with an echo service. 0 means no limit. See repeats.
+	// Loop is how many equal datagrams (by UDP checksum and length) from one source address Strict answers by echo
+	// within 10 ms; it refuses more of them as a loop with an echo service. 0 means no limit. See repeats.
 	Loop uint32
 
 	TicksPerSecond uint64 // of polling.TSC, as measured; required with Rate and Loop, which use Responder.Loop's time
@@ -82,8 +82,9 @@ type Responder struct {
 	macTagged     uint64 // the same for tagged frames
 	mul6          uint64 // the multipliers that give each address a unique slot
 	mul4          uint32
-	open, partial bool                             // open: the leaves skip the checks that Open does not make
-	skip          struct{ macs, hosts, hops bool } // open, in a form for Reply, which would keep a frequently read field in a register
+	open, partial bool // open: the leaves skip the checks that Open does not make
+	// open, in a form for Reply, which would keep a frequently read field in a register
+	skip          struct{ macs, hosts, hops bool }
 	checksumBytes int
 	stats         [Verdicts]polling.Counter
 	limit         limiter
@@ -94,12 +95,13 @@ type Responder struct {
 	echo          portSet // indexed by ports as loaded
 	service       portSet // source ports that are not answered
 
-	reflects   portSet // STAMP ports that Reply answers
-	stampMost  int     // the longest test packet that Reply answers
-	left       int     // of a long packet, for long: bytes to sum
-	tail       uint64  // of a long packet, from long: its sum
-	unverified int     // with this many bytes or more after a segment's first eight, Config.ChecksumBytes requires no verification
-	stamps     int     // test packets waiting for their timestamp
+	reflects  portSet // STAMP ports that Reply answers
+	stampMost int     // the longest test packet that Reply answers
+	left      int     // of a long packet, for long: bytes to sum
+	tail      uint64  // of a long packet, from long: its sum
+	// with this many bytes or more after a segment's first eight, Config.ChecksumBytes requires no verification
+	unverified int
+	stamps     int // test packets waiting for their timestamp
 	stamp      [maxStamps]stamped
 
 	// Verified means that the device has found the UDP checksum of the next frame for Reply to be right. A driver with

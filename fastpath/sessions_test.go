@@ -39,7 +39,8 @@ func TestSessionsNumberReplies(t *testing.T) {
 			}
 		}
 	}
-	if open, sealed := r.Sessions(); open != (Sessions{Begun: uint64(len(frames) - 2)}) || sealed != (Sessions{Begun: 2}) {
+	if open, sealed := r.Sessions(); open != (Sessions{Begun: uint64(len(frames) - 2)}) ||
+		sealed != (Sessions{Begun: 2}) {
 		t.Errorf("%+v and %+v, want %d sessions begun and 2", open, sealed, len(frames)-2)
 	}
 }

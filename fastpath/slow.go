@@ -45,8 +45,8 @@ func (r *Responder) Slow(h *[64]byte, n int) int {
 	return 0
 }
 
-// Slowed returns how many frames Slow judged itself, without Reply: its caller must be the one that calls Slow. Benchmarks of Reply read it,
-// because Slow gives the same replies in a multiple of the time.
+// Slowed returns how many frames Slow judged itself, without Reply: its caller must be the one that calls Slow.
+// Benchmarks of Reply read it, because Slow gives the same replies in a multiple of the time.
 func (r *Responder) Slowed() uint64 { return r.slow }
 
 // answer finds the packet after up to two VLAN tags, which a reply keeps. A reply that is longer than its request uses
@@ -87,7 +87,8 @@ func (r *Responder) vlan(id uint16) bool { return r.vlans[id>>6]>>(id&63)&1 != 0
 func fits(f []byte, l3, n int) bool { return l3+n <= len(f) }
 
 // length is the length of the reply to f, whose packet ended at end and has grown by grown bytes. Padding of a frame of
-// up to 64 bytes, without tags, stays: Ethernet pads to 60, and tags may be added or removed after that. A trailer goes.
+// up to 64 bytes, without tags, stays: Ethernet pads to 60, and tags may be added or removed after that. A trailer
+// goes.
 func length(f []byte, l3, end, grown int) int {
 	switch {
 	case grown > 0:
@@ -418,7 +419,8 @@ func (r *Responder) admit(d []byte, in *arrival, auth bool, source uint64) (why 
 }
 
 // enter is admit for a packet of the session k that arrived at tick now.
-func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, source uint64) (why Verdict, s *session) {
+func (r *Responder) enter(table *sessions, limit *limiter, k *sessionKey, now, source uint64) (why Verdict,
+	s *session) {
 	s, going := table.find(k, now)
 	if going {
 		s.received++

@@ -11,8 +11,9 @@ import (
 // Clock converts ticks of the cycle counter to the time of day. It is created outside the loop, whenever the relation
 // is measured, and never changes.
 type Clock struct {
-	TSC           uint64 // the counter at a moment
-	NTP           uint64 // the time at that moment: seconds since 1900 in the high half, their fraction in the low half (RFC 5905 §6)
+	TSC uint64 // the counter at a moment
+	// the time at that moment: seconds since 1900 in the high half, their fraction in the low half (RFC 5905 §6)
+	NTP           uint64
 	Rate          uint64 // NTP units (2^-32 s) per tick, as a fixed-point number with 32 fractional bits
 	ErrorEstimate uint16 // in the format of ErrorEstimate
 }

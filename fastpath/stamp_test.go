@@ -66,7 +66,8 @@ func TestClock(t *testing.T) {
 
 // A bound that the kernel counted from 0 is not a bound.
 func TestKernelEstimate(t *testing.T) {
-	for maxerror, want := range map[int64]uint16{0: 0x9FFF, 500: 0x9FFF, 1500: 0x9FFF, 1501: ErrorEstimate(true, 1501e-6), 16_000_000: 0x9FFF} {
+	for maxerror, want := range map[int64]uint16{0: 0x9FFF, 500: 0x9FFF, 1500: 0x9FFF,
+		1501: ErrorEstimate(true, 1501e-6), 16_000_000: 0x9FFF} {
 		if got := KernelEstimate(true, maxerror); got != want {
 			t.Errorf("%d µs: %#04x, want %#04x", maxerror, got, want)
 		}

@@ -17,33 +17,34 @@ const (
 
 // Reasons for a refusal, in the order in which Slow checks them within each protocol.
 const (
-	RefusedShort          Verdict = iota + AnsweredSTAMPv6 + 1 // the frame ends before its headers do
-	RefusedVLAN                                                // of a VLAN that is not answered
-	RefusedEtherType                                           // neither IPv4, IPv6 nor ARP, or under more than two VLAN tags
-	RefusedMAC                                                 // neither to our MAC nor to the group that ARP or ND uses
-	RefusedSourceMAC                                           // from a group MAC
-	RefusedVersion                                             // the IP version contradicts the EtherType
-	RefusedOptions                                             // IPv4 header length is not 20 bytes
-	RefusedFragment                                            // part of a packet, or the reserved flag set
-	RefusedExtension                                           // IPv6 extension header
-	RefusedLength                                              // lengths contradict each other or the frame
-	RefusedHeaderChecksum                                      // IPv4 header checksum is wrong
-	RefusedAddress                                             // to an address that is not ours
-	RefusedSource                                              // from an address that is not unicast
-	RefusedOwnSource                                           // from our own MAC or address
-	RefusedProtocol                                            // neither ICMP nor UDP
-	RefusedICMP                                                // ICMP of a type or code that is not answered
-	RefusedPort                                                // UDP to a port that is not ours
-	RefusedServicePort                                         // UDP from a port where a service may answer the reply
-	RefusedHopLimit                                            // UDP with a TTL or hop limit below 2: the reply's would be 0
-	RefusedNoChecksum                                          // UDP over IPv6 without a checksum
-	RefusedSTAMPShort                                          // test packet too short to contain the reply
-	RefusedChecksum                                            // ICMP or UDP checksum is wrong
-	RefusedLoop                                                // equal datagrams from this source, more than Config.Loop
-	RefusedRate                                                // more from this source than Config.Rate
-	RefusedARP                                                 // ARP other than a request for IPv4 over Ethernet
-	RefusedAnnouncement                                        // ARP request for the sender's own address (RFC 5227 §2.3)
-	RefusedND                                                  // neighbour solicitation that is invalid according to RFC 4861 §7.1.1
+	RefusedShort Verdict = iota + AnsweredSTAMPv6 + 1 // the frame ends before its headers do
+	RefusedVLAN                                       // of a VLAN that is not answered
+	// neither IPv4, IPv6 nor ARP, or under more than two VLAN tags
+	RefusedEtherType
+	RefusedMAC            // neither to our MAC nor to the group that ARP or ND uses
+	RefusedSourceMAC      // from a group MAC
+	RefusedVersion        // the IP version contradicts the EtherType
+	RefusedOptions        // IPv4 header length is not 20 bytes
+	RefusedFragment       // part of a packet, or the reserved flag set
+	RefusedExtension      // IPv6 extension header
+	RefusedLength         // lengths contradict each other or the frame
+	RefusedHeaderChecksum // IPv4 header checksum is wrong
+	RefusedAddress        // to an address that is not ours
+	RefusedSource         // from an address that is not unicast
+	RefusedOwnSource      // from our own MAC or address
+	RefusedProtocol       // neither ICMP nor UDP
+	RefusedICMP           // ICMP of a type or code that is not answered
+	RefusedPort           // UDP to a port that is not ours
+	RefusedServicePort    // UDP from a port where a service may answer the reply
+	RefusedHopLimit       // UDP with a TTL or hop limit below 2: the reply's would be 0
+	RefusedNoChecksum     // UDP over IPv6 without a checksum
+	RefusedSTAMPShort     // test packet too short to contain the reply
+	RefusedChecksum       // ICMP or UDP checksum is wrong
+	RefusedLoop           // equal datagrams from this source, more than Config.Loop
+	RefusedRate           // more from this source than Config.Rate
+	RefusedARP            // ARP other than a request for IPv4 over Ethernet
+	RefusedAnnouncement   // ARP request for the sender's own address (RFC 5227 §2.3)
+	RefusedND             // neighbour solicitation that is invalid according to RFC 4861 §7.1.1
 
 	// Messages, which use another type of port (see NewMessages). Those with a STAMP packet that is too short, or over
 	// their sender's rate, count as RefusedSTAMPShort and RefusedRate.
@@ -67,7 +68,8 @@ var verdictNames = [Verdicts]string{
 	"icmpv4", "udpv4", "icmpv6", "udpv6", "arp", "nd", "stampv4", "stampv6",
 	"short", "vlan", "ethertype", "mac", "source_mac", "version", "options", "fragment", "extension", "length",
 	"header_checksum", "address", "source", "own_source", "protocol", "icmp_type", "port", "service_port",
-	"hop_limit", "no_checksum", "stamp_short", "checksum", "loop", "rate", "arp_other", "arp_announcement", "nd_invalid",
+	"hop_limit", "no_checksum", "stamp_short", "checksum", "loop", "rate", "arp_other", "arp_announcement",
+	"nd_invalid",
 	"message", "stamp_message", "reply", "sender", "message_invalid",
 	"stamp_hmac", "stamp_sessions",
 }

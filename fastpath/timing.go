@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// The Host Timing TLV tells a sender what its packet met in the responder's host before T2. Its type is from the range for
-// private use (RFC 8972 §5.1). The value has TimingLength bytes:
+// The Host Timing TLV tells a sender what its packet met in the responder's host before T2. Its type is from the range
+// for private use (RFC 8972 §5.1). The value has TimingLength bytes:
 //
 //	0   4  TimingMark, so that another vendor's TLV of this type is not taken for it
 //	4   1  flags: TimingLoop
@@ -15,8 +15,8 @@ import (
 //	6   2  test packets that the loop had answered since that time: those ahead of this one
 //	8   8  when the loop last looked at its queue and left nothing behind, by the clock and in the format of T2
 //
-// The sender sets everything after the mark to zero. The packet came after the last field and before T2, so their difference
-// bounds how long it waited for the loop.
+// The sender sets everything after the mark to zero. The packet came after the last field and before T2, so their
+// difference bounds how long it waited for the loop.
 const (
 	TLVTiming    = 253
 	TimingLength = 16
@@ -34,7 +34,8 @@ type timing struct {
 }
 
 // timingAsked is how a requested TLV begins, as loaded: flag U, type, length and mark.
-var timingAsked = binary.LittleEndian.Uint64([]byte{flagUnrecognized, TLVTiming, 0, TimingLength, TimingMark >> 24, TimingMark >> 16 & 0xff, TimingMark >> 8 & 0xff, TimingMark & 0xff})
+var timingAsked = binary.LittleEndian.Uint64([]byte{flagUnrecognized, TLVTiming, 0, TimingLength, TimingMark >> 24,
+	TimingMark >> 16 & 0xff, TimingMark >> 8 & 0xff, TimingMark & 0xff})
 
 // place counts a test packet, and returns how many were ahead of it.
 func (r *Responder) place() (ahead uint16) {
@@ -48,8 +49,9 @@ func (r *Responder) place() (ahead uint16) {
 	return ahead
 }
 
-// timingFields returns the fields of the TLV: the flags, how many packets were ahead, and the time. It is relative to T2, which is that of tick
-// seen, because T2 may be from an earlier relation of the clocks than c. Before the loop's first pass all are zero.
+// timingFields returns the fields of the TLV: the flags, how many packets were ahead, and the time. It is relative to
+// T2, which is that of tick seen, because T2 may be from an earlier relation of the clocks than c. Before the loop's
+// first pass all are zero.
 func (r *Responder) timingFields(c *Clock, ahead uint16, seen, t2 uint64) (uint8, uint16, uint64) {
 	if r.Loop.Looked == 0 {
 		return 0, 0, 0
@@ -69,7 +71,8 @@ func (r *Responder) timed(at unsafe.Pointer, sum uint64, c *Clock) uint64 {
 		return sum
 	}
 	flags, ahead, looked := r.timingFields(c, ahead, r.Loop.Start, bits.ReverseBytes64(*(*uint64)(unsafe.Add(at, 18))))
-	words := [2]uint64{uint64(flags) | uint64(bits.ReverseBytes16(ahead))<<16, bits.ReverseBytes64(looked)} // the first has 4 bytes
+	// the first has 4 bytes
+	words := [2]uint64{uint64(flags) | uint64(bits.ReverseBytes16(ahead))<<16, bits.ReverseBytes64(looked)}
 	if sum != 0 {
 		// As in Reply: old values are added, new ones subtracted.
 		var carry uint64

@@ -23,8 +23,8 @@ func timingConfig() Config {
 	return c
 }
 
-// Fast path and slow path tell a sender that asks when the loop last looked, and the reply's checksum is right. How many test
-// packets are ahead is counted from that look.
+// Fast path and slow path tell a sender that asks when the loop last looked, and the reply's checksum is right. How
+// many test packets are ahead is counted from that look.
 func TestTiming(t *testing.T) {
 	c := timingConfig()
 	clock := c.Clock.Load()
@@ -82,7 +82,8 @@ func TestTimingUnknown(t *testing.T) {
 	}
 }
 
-// The TLV is not answered if it is switched off, if type, length or mark differ, and, if there is a key, without the right HMAC.
+// The TLV is not answered if it is switched off, if type, length or mark differ, and, if there is a key, without the
+// right HMAC.
 func TestTimingNotAsked(t *testing.T) {
 	for what, change := range map[string]func(c *Config, p []byte){
 		"not enabled":     func(c *Config, p []byte) { c.Reflector.Timing = false },

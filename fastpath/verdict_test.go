@@ -235,7 +235,8 @@ func TestVerdictsByAddressAndPort(t *testing.T) {
 	}
 	for want, from := range map[Verdict][]string{
 		AnsweredICMPv4: {"10.1.3.255", "192.0.2.255", "1.0.0.0", "126.0.0.1", "223.255.255.254"}, // the first two are broadcasts of no subnet of ours
-		RefusedSource: {"10.1.2.255", "10.1.2.0", "0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+		RefusedSource: {"10.1.2.255", "10.1.2.0", "0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1",
+			"255.255.255.255",
 			"ff02::9", "::", "::1", "::ffff:10.1.2.9"},
 		RefusedOwnSource: {"10.1.2.3", "192.0.2.77", "fe80::1"},
 	} {
@@ -250,7 +251,9 @@ func TestVerdictsByAddressAndPort(t *testing.T) {
 		RefusedServicePort: {0, 7, 13, 19, 53, 69, 123, 1023, 1900, 5353, 11211, 9000, 862}, // the last two are ours
 	} {
 		for _, port := range from {
-			t.Run(fmt.Sprint("from port ", port), func(t *testing.T) { verdictIs(t, toUs(0, udp(their4, our4, port, 9000, nil)), want) })
+			t.Run(fmt.Sprint("from port ", port), func(t *testing.T) {
+				verdictIs(t, toUs(0, udp(their4, our4, port, 9000, nil)), want)
+			})
 		}
 	}
 }

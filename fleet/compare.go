@@ -24,7 +24,8 @@ several series of the target.
 `
 
 func compareCommand(e *command.Env, args []string) error {
-	return comparison.Command(e, args, compareHelp, func(name string, o *foreign.Options) (*report.Report, []string, error) {
+	return comparison.Command(e, args, compareHelp, func(name string, o *foreign.Options) (*report.Report, []string,
+		error) {
 		if strings.HasPrefix(name, prom.Prefix) {
 			return fromProm(name)
 		}

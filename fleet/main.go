@@ -1,5 +1,5 @@
-// Package fleet is rebound-watch: it probes many targets continuously, and judges what the watches of many hosts measured of each
-// other.
+// Package fleet is rebound-watch: it probes many targets continuously, and judges what the watches of many hosts
+// measured of each other.
 package fleet
 
 import (
@@ -33,7 +33,8 @@ func Main(args []string) int { return program().Main(args) }
 
 func configManual(e *command.Env) error {
 	v, day := process.BuildStamp()
-	return manual.WriteConfig(e.Stdout, newWatchSettings().table, "rebound-watch", "configuration of rebound-watch", configIntro, v, day, "rebound-watch(1)")
+	return manual.WriteConfig(e.Stdout, newWatchSettings().table, "rebound-watch", "configuration of rebound-watch",
+		configIntro, v, day, "rebound-watch(1)")
 }
 
 // Run is Main with other output streams.

@@ -34,8 +34,10 @@ func matrixCommand(e *command.Env, args []string) error {
 	length := fs.String("range", "1h", "`TIME` that the matrix covers; the baseline covers the same")
 	before := fs.String("before", "1d", "`TIME` from the baseline to the matrix")
 	o := prom.MatrixOptions{}
-	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows, "`N` windows to split each into; each counts as one run; a verdict needs eight, or more with a hundred paths")
-	fs.StringVar(&o.FromName, "from", "", "`LABEL` that names the measuring host; by default the node that a watch with -peers reports, or else instance")
+	fs.IntVar(&o.Windows, "windows", prom.DefaultWindows,
+		"`N` windows to split each into; each counts as one run; a verdict needs eight, or more with a hundred paths")
+	fs.StringVar(&o.FromName, "from", "",
+		"`LABEL` that names the measuring host; by default the node that a watch with -peers reports, or else instance")
 	fs.StringVar(&o.ToName, "to", "", "`LABEL` that names the target; by default node, or target without it")
 	fs.Func("label", "`NAME=VALUE` label that all series must have; may be repeated", func(v string) error {
 		name, value, ok := strings.Cut(v, "=")
@@ -73,7 +75,8 @@ func matrixCommand(e *command.Env, args []string) error {
 	if server.Base, err = prom.ParseBase(*base); err != nil {
 		return process.Usagef("-prom: %w", err)
 	}
-	for _, l := range append([]prom.Label{{Name: cmp.Or(o.FromName, "instance")}, {Name: cmp.Or(o.ToName, "target")}}, o.Labels...) {
+	for _, l := range append([]prom.Label{{Name: cmp.Or(o.FromName, "instance")}, {Name: cmp.Or(o.ToName, "target")}},
+		o.Labels...) {
 		if err := prom.CheckLabel(l.Name); err != nil {
 			return process.Usagef("-from, -to, -label: %w", err)
 		}

@@ -145,7 +145,9 @@ func parseBytes(s string) (int64, error) {
 func newWatchSettings() *watchSettings {
 	s := &watchSettings{}
 	frames := setting.New(s.nic.Settings()...)
-	frames.Settings = slices.DeleteFunc(frames.Settings, func(n setting.Setting) bool { return slices.Contains(notInWatch, n.Key) })
+	frames.Settings = slices.DeleteFunc(frames.Settings, func(n setting.Setting) bool {
+		return slices.Contains(notInWatch, n.Key)
+	})
 	for i := range frames.Settings {
 		if f := &frames.Settings[i]; f.Key != "nic.device" {
 			f.Needs = append(f.Needs, "probe.transport=raw")
@@ -154,7 +156,8 @@ func newWatchSettings() *watchSettings {
 	frames.Find("nic.device").FlagName = "iface"
 	text := func(s string) (string, error) { return s, nil }
 	measured := setting.New(s.probe.Rows()...)
-	probe := func(name, doc string) setting.Setting { // the corresponding setting of a measurement, with an addition for many targets
+	// the corresponding setting of a measurement, with an addition for many targets
+	probe := func(name, doc string) setting.Setting {
 		row := *measured.Find("probe." + name)
 		if doc != "" {
 			row.Doc = doc
@@ -164,23 +167,33 @@ func newWatchSettings() *watchSettings {
 	proto := probe("proto", "The protocol of targets that do not name one:")
 	proto.Default, proto.Choices = `"icmp"`, proto.Choices[:3] // frames
 	s.table = setting.New(slices.Concat([]setting.Setting{
-		setting.Strings("targets.list", &s.targets.list, text, "Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
-			"up again every 30 seconds.").Flag("target", ""),
-		setting.String("targets.file", &s.targets.file, "", nil, "A FILE with one target per line, followed by labels of its metrics: \"stamp:10.0.0.2 site=ams rack=12\". Text after a # is a comment. Labels that are not "+
-			"exported: __param_interval=200ms, __param_size=1514, __param_dscp=46 and __param_source_ports=8 override -rate, -size, -dscp and -source-ports for this target; __param_stamp_ssid=7 and "+
-			"__param_stamp_key=FILE are the session identifier and the key of this STAMP target; a key selects the authenticated mode."),
-		setting.Strings("targets.file_sd", &s.targets.fileSD, text, "Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
-			"part of a path may have a *. The label __param_proto is the protocol of its group, the others are as in targets.file. A port is for UDP and STAMP; "+
-			"for an ICMP target of such a file it is ignored, because it belongs to another service (elsewhere a port after icmp is an error). Like targets.file they are read again when they "+
-			"change, and at SIGHUP; if a file has an error then, the log shows its line, and its previous targets are kept."),
-		setting.Strings("targets.dns", &s.targets.dns, text, "Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
-		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV", []setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"}, {Name: "AAAA", Doc: "IPv6 addresses"}},
+		setting.Strings("targets.list", &s.targets.list, text,
+			"Targets, each [PROTO:]HOST[:PORT]: \"10.0.0.2\", \"udp:10.0.0.2:7\", \"stamp:[fd00::2]:862\", \"host.example\". A name is looked "+
+				"up again every 30 seconds.").Flag("target", ""),
+		setting.String("targets.file", &s.targets.file, "", nil,
+			"A FILE with one target per line, followed by labels of its metrics: \"stamp:10.0.0.2 site=ams rack=12\". Text after a # is a comment. Labels that are not "+
+				"exported: __param_interval=200ms, __param_size=1514, __param_dscp=46 and __param_source_ports=8 override -rate, -size, -dscp and -source-ports for this target; __param_stamp_ssid=7 and "+
+				"__param_stamp_key=FILE are the session identifier and the key of this STAMP target; a key selects the authenticated mode."),
+		setting.Strings("targets.file_sd", &s.targets.fileSD, text,
+			"Files in the formats of Prometheus' file_sd: lists of groups with targets and labels, in JSON (.json) or YAML (.yml, .yaml). The last "+
+				"part of a path may have a *. The label __param_proto is the protocol of its group, the others are as in targets.file. A port is for UDP and STAMP; "+
+				"for an ICMP target of such a file it is ignored, because it belongs to another service (elsewhere a port after icmp is an error). Like targets.file they are read again when they "+
+				"change, and at SIGHUP; if a file has an error then, the log shows its line, and its previous targets are kept."),
+		setting.Strings("targets.dns", &s.targets.dns, text,
+			"Names whose records are targets, as with Prometheus' dns_sd: \"_stamp._udp.example.org\", or with a protocol, \"stamp:_stamp._udp.example.org\"."),
+		setting.OneOf("targets.dns_type", &s.targets.dnsType, "SRV",
+			[]setting.Choice{{Name: "SRV", Doc: "hosts and ports"}, {Name: "A", Doc: "IPv4 addresses"},
+				{Name: "AAAA", Doc: "IPv6 addresses"}},
 			"The records of targets.dns:").In("targets.dns"),
-		setting.Range("targets.dns_port", &s.targets.dnsPort, 1, 65535, 0, "the protocol's own", "The port of targets from A and AAAA records.").In("targets.dns_type!=SRV"),
-		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour), "Interval of DNS queries for targets.dns, \"1s\" to \"24h\".").In("targets.dns"),
-		setting.Range("targets.peers", &s.targets.peers, 1, 1000, 0, "all targets", fmt.Sprintf("How many hosts to probe, if the targets are a fleet whose hosts all run this with the same list. Each computes its own "+
-			"choice, so that at least %d probe each host and each ordered pair of zones. The labels node, zone and rack of a target are its host's name, zone and rack.", watch.FewestProbers)),
-		setting.String("targets.self", &s.targets.self, "", nil, "This host's label node, or the host of its target. Empty: its host name, the first part of that, or one of its addresses.").In("targets.peers"),
+		setting.Range("targets.dns_port", &s.targets.dnsPort, 1, 65535, 0, "the protocol's own",
+			"The port of targets from A and AAAA records.").In("targets.dns_type!=SRV"),
+		setting.Parsed("targets.refresh", &s.targets.refresh, "30s", period(time.Second, 24*time.Hour),
+			"Interval of DNS queries for targets.dns, \"1s\" to \"24h\".").In("targets.dns"),
+		setting.Range("targets.peers", &s.targets.peers, 1, 1000, 0, "all targets",
+			fmt.Sprintf("How many hosts to probe, if the targets are a fleet whose hosts all run this with the same list. Each computes its own "+
+				"choice, so that at least %d probe each host and each ordered pair of zones. The labels node, zone and rack of a target are its host's name, zone and rack.", watch.FewestProbers)),
+		setting.String("targets.self", &s.targets.self, "", nil,
+			"This host's label node, or the host of its target. Empty: its host name, the first part of that, or one of its addresses.").In("targets.peers"),
 
 		proto,
 		probe("port", "The UDP port of all targets, 1 to 65535. It overrides ports in target files that belong to other services. 0 uses the target's port, or 7 for udp "+
@@ -192,35 +205,43 @@ func newWatchSettings() *watchSettings {
 			}
 			return r[0], nil
 		}, "Probes per second to each target, \"0.01\" to \"10k\". All probes of all targets are spread evenly."),
-		setting.Range("probe.size", &s.probe.size, 0, 65535, 0, "the smallest", "Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS."),
+		setting.Range("probe.size", &s.probe.size, 0, 65535, 0, "the smallest",
+			"Bytes of the Ethernet frame, headers included, without the 4 bytes of FCS."),
 		probe("timeout", "How long a reply may take, \"1ms\" to \"1m\"; then the probe is lost."),
 		probe("dscp", ""), probe("ecn", ""), probe("ttl", ""),
 		probe("stamp_ssid", "The session identifier of STAMP's probes (RFC 8972 §3) to targets without the label __param_stamp_ssid, 1 to 65535; 0 is none."),
 		probe("stamp_key", "The FILE with the key (64 hexadecimal digits, readable only by its owner) of STAMP targets without the label "+
 			"__param_stamp_key; their probes use authenticated mode (RFC 8762 §4.2.2). Empty: unauthenticated."),
-		setting.Bool("probe.stamp_timing", &s.probe.timing, false, "Ask STAMP targets when their loop last ran before it saw the probe (a private TLV that rebound-responder answers; 20 bytes more): "+
-			"rebound_slow_seconds_total then divides slow round trips between the responder's host and the network. Other reflectors return the TLV unrecognized."),
-		setting.Range("probe.source_ports", &s.probe.Ports, 1, targets.MostSourcePorts, 0, "1", "UDP source ports to rotate through, for UDP and STAMP targets without the label "+
-			"__param_source_ports: equal-cost paths, which routers choose by a hash of the ports (ECMP), all get probes. Each port has its own counters; if the probes from some "+
-			"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop."),
-		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr, "The address to send from, or one of each family; with raw "+
-			"frames it need not be configured in the kernel. Empty: the kernel's choice."),
-		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr, "The gateway, or one of each family. Empty: from the "+
-			"kernel's routes.").In("probe.transport=raw"),
+		setting.Bool("probe.stamp_timing", &s.probe.timing, false,
+			"Ask STAMP targets when their loop last ran before it saw the probe (a private TLV that rebound-responder answers; 20 bytes more): "+
+				"rebound_slow_seconds_total then divides slow round trips between the responder's host and the network. Other reflectors return the TLV unrecognized."),
+		setting.Range("probe.source_ports", &s.probe.Ports, 1, targets.MostSourcePorts, 0, "1",
+			"UDP source ports to rotate through, for UDP and STAMP targets without the label "+
+				"__param_source_ports: equal-cost paths, which routers choose by a hash of the ports (ECMP), all get probes. Each port has its own counters; if the probes from some "+
+				"ports are lost and those from others are not, the log says which, and a trace with the same ports shows after which hop."),
+		setting.Strings("probe.source", &s.probe.source, netip.ParseAddr,
+			"The address to send from, or one of each family; with raw "+
+				"frames it need not be configured in the kernel. Empty: the kernel's choice."),
+		setting.Strings("probe.gateway", &s.probe.gateway, netip.ParseAddr,
+			"The gateway, or one of each family. Empty: from the "+
+				"kernel's routes.").In("probe.transport=raw"),
 		probe("transport", ""), probe("qdisc", "").In("probe.transport=raw"),
 	}, frames.Settings, []setting.Setting{
-		setting.Range("cpu.core", &s.cpu.core, -1, 1<<16, -1, "", "The CPU to measure on. -1 is the last one available to the process."),
+		setting.Range("cpu.core", &s.cpu.core, -1, 1<<16, -1, "",
+			"The CPU to measure on. -1 is the last one available to the process."),
 		setting.OneOf("cpu.idle", &s.cpu.idle, "sleep", []setting.Choice{
 			{Name: "sleep", Doc: "the core is free between probes and polls from a probe to its reply. After three lost probes in " +
 				"a row it does not poll for that target, and the next reply is counted but not timed."},
 			{Name: "poll", Doc: "the core polls continuously and stays out of deep idle states"},
 		}, "What the core does when no reply is expected:"),
 
-		setting.String("keep.dir", &s.keep.dir, "", nil, "A FOLDER for one HdrHistogram log per hour (UTC, 2026-11-22T10.hlog) "+
-			"with all targets. Empty: no logs and no verdicts. A restarted watch continues the current log. If the disk is full, "+
-			"measuring continues, and missing records are counted."),
-		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes, "Maximum size of all logs, \"1M\" or more; the oldest are "+
-			"removed.").In("keep.dir"),
+		setting.String("keep.dir", &s.keep.dir, "", nil,
+			"A FOLDER for one HdrHistogram log per hour (UTC, 2026-11-22T10.hlog) "+
+				"with all targets. Empty: no logs and no verdicts. A restarted watch continues the current log. If the disk is full, "+
+				"measuring continues, and missing records are counted."),
+		setting.Parsed("keep.bytes", &s.keep.bytes, "1G", parseBytes,
+			"Maximum size of all logs, \"1M\" or more; the oldest are "+
+				"removed.").In("keep.dir"),
 		setting.Parsed("keep.interval", &s.keep.interval, "5m", func(s string) (time.Duration, error) {
 			d, err := period(time.Second, time.Hour)(s)
 			if err == nil && time.Hour%d != 0 {
@@ -228,13 +249,16 @@ func newWatchSettings() *watchSettings {
 			}
 			return d, err
 		}, "The length of an interval in the logs, a part of an hour, \"1s\" to \"1h\". The verdict treats each interval as a "+
-			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99.").In("keep.dir"),
-		setting.Range("change.days", &s.change.days, watch.FewestDays, 31, 7, "no verdict", fmt.Sprintf("How many earlier days to compare this hour "+
-			"with. A verdict needs data of %d.", watch.FewestDays)).In("keep.dir"),
+			"run: it needs eight per hour, each with 20 round trips for p50, 100 for p90, 1000 for p99.").In(
+			"keep.dir"),
+		setting.Range("change.days", &s.change.days, watch.FewestDays, 31, 7, "no verdict",
+			fmt.Sprintf("How many earlier days to compare this hour "+
+				"with. A verdict needs data of %d.", watch.FewestDays)).In("keep.dir"),
 	}, metrics.Settings(&s.stats.listen, &s.stats.hosts), []setting.Setting{
-		setting.Range("stats.schema", &s.stats.schema, 0, metrics.Finest, 5, "", "The resolution of the native histograms of round trips. 2 "+
-			"to this power is the number of buckets per octave: 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
-			"all, for each target."),
+		setting.Range("stats.schema", &s.stats.schema, 0, metrics.Finest, 5, "",
+			"The resolution of the native histograms of round trips. 2 "+
+				"to this power is the number of buckets per octave: 8 has buckets 0.27 % wide, 5 2.2 %, 3 9 %. Prometheus keeps them "+
+				"all, for each target."),
 	}, push.Settings(&s.stats.push, &s.stats.every), s.log.Settings())...)
 	return s
 }
@@ -268,7 +292,8 @@ func probeCommand(e *command.Env, args []string) error {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) }) // a second signal ends it immediately, unless it came together with the first
+	// a second signal ends it immediately, unless it came together with the first
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	defer stop()
 	hup, again := make(chan os.Signal, 1), make(chan struct{}, 1)
 	signal.Notify(hup, unix.SIGHUP)
@@ -295,11 +320,15 @@ func (s *watchSettings) options(e *command.Env) (*watch.Options, error) {
 		return nil, process.Usagef("%w", s.table.Fail(key, format, a...))
 	}
 	d := targets.Defaults{Proto: s.probe.Proto, Port: s.probe.Port, SSID: s.probe.STAMP.SSID, Key: s.probe.STAMP.Key,
-		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size, DSCP: s.probe.DSCP, SourcePorts: s.probe.Ports}}
-	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD, Refresh: s.targets.refresh},
+		Probes: targets.Probes{Interval: time.Duration(float64(time.Second) / s.probe.rate), Size: s.probe.size,
+			DSCP: s.probe.DSCP, SourcePorts: s.probe.Ports}}
+	o := &watch.Options{Sources: targets.Sources{Defaults: d, List: s.targets.file, FileSD: s.targets.fileSD,
+		Refresh: s.targets.refresh},
 		Peers: s.targets.peers, Self: s.targets.self, Timeout: s.probe.Timeout, ECN: s.probe.ECN, TTL: s.probe.TTL,
-		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, Timing: s.probe.timing, NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
-		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen, Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
+		Source: s.probe.source, Gateway: s.probe.gateway, Transport: s.probe.Transport, Timing: s.probe.timing,
+		NIC: s.nic, Core: s.cpu.core, Idle: s.cpu.idle,
+		Dir: s.keep.dir, Bound: s.keep.bytes, Interval: s.keep.interval, Days: s.change.days, Listen: s.stats.listen,
+		Hosts: s.stats.hosts, Schema: int32(s.stats.schema)}
 	for i, text := range s.targets.list {
 		t, err := d.Parse(text)
 		if err != nil {
@@ -327,7 +356,8 @@ func (s *watchSettings) options(e *command.Env) (*watch.Options, error) {
 	}
 	if o.NIC.Qdisc = s.probe.Qdisc; o.NIC.Qdisc {
 		if s.nic.Driver != "auto" && s.nic.Driver != "afpacket" {
-			return fail("probe.qdisc", "driver %s sends without the kernel's queueing discipline: use afpacket", s.nic.Driver)
+			return fail("probe.qdisc", "driver %s sends without the kernel's queueing discipline: use afpacket",
+				s.nic.Driver)
 		}
 		o.NIC.Driver = "afpacket"
 	}
@@ -342,7 +372,8 @@ func (s *watchSettings) options(e *command.Env) (*watch.Options, error) {
 		return fail("probe.transport", "%s is not a kernel interface, which sockets need: use raw", s.nic.Device)
 	}
 	if s.probe.rate*s.probe.Timeout.Seconds() > watch.MostUnderWay {
-		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target", s.probe.rate, s.probe.Timeout)
+		return fail("probe.rate", "%g probes a second for a timeout of %v: too many would be in flight to one target",
+			s.probe.rate, s.probe.Timeout)
 	}
 	var err error
 	if o.Push, err = push.Choose(s.stats.push, s.stats.every, os.Getenv); err != nil {

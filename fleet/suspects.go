@@ -96,7 +96,8 @@ func suspectsCommand(e *command.Env, args []string) error {
 
 func printVerdict(w io.Writer, v suspects.Verdict) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %s %s, ", latency.FormatCount(v.Failing), sanitize.Count(v.Paths, "path"), verb(v.Failing, "fail"))
+	fmt.Fprintf(&b, "%s of %s %s, ", latency.FormatCount(v.Failing), sanitize.Count(v.Paths, "path"),
+		verb(v.Failing, "fail"))
 	if v.Lossy > 0 {
 		fmt.Fprintf(&b, "%s with loss, ", latency.FormatCount(v.Lossy))
 	}
@@ -111,7 +112,8 @@ func printVerdict(w io.Writer, v suspects.Verdict) error {
 	}
 	b.WriteByte('\n')
 	for _, s := range v.Suspects {
-		fmt.Fprintf(&b, "  %s: %s; explains %s; %s of these paths %s\n", sanitize.Text(s.String()), s.Fault(), sanitize.Count(s.Failing, "failure"), latency.FormatCount(s.Working), verb(s.Working, "work"))
+		fmt.Fprintf(&b, "  %s: %s; explains %s; %s of these paths %s\n", sanitize.Text(s.String()), s.Fault(),
+			sanitize.Count(s.Failing, "failure"), latency.FormatCount(s.Working), verb(s.Working, "work"))
 	}
 	if len(v.Alternatives) > 0 {
 		b.WriteString("other explanations of the same measurements:\n")
@@ -185,7 +187,9 @@ func (j *judge) update(ctx context.Context) {
 	}
 	for _, s := range v.Suspects {
 		if !in(was, s) {
-			args := []any{"kind", s.Kind.String(), "suspect", s.String(), "fault", s.Fault(), "explains", s.Failing, "working", s.Working, "failing", v.Failing, "lossy", v.Lossy, "silent", v.Silent, "unexplained", v.Unexplained}
+			args := []any{"kind", s.Kind.String(), "suspect", s.String(), "fault", s.Fault(), "explains", s.Failing,
+				"working", s.Working, "failing", v.Failing, "lossy", v.Lossy, "silent", v.Silent, "unexplained",
+				v.Unexplained}
 			for _, a := range v.Alternatives {
 				args = append(args, "or", names(a))
 			}
@@ -194,18 +198,26 @@ func (j *judge) update(ctx context.Context) {
 	}
 	for _, s := range was.Suspects {
 		if !in(&v, s) {
-			j.log.Log(context.Background(), nic.Notice, "no longer a suspect", "kind", s.Kind.String(), "suspect", s.String(), "failing", v.Failing)
+			j.log.Log(context.Background(), nic.Notice, "no longer a suspect", "kind", s.Kind.String(), "suspect",
+				s.String(), "failing", v.Failing)
 		}
 	}
 }
 
 var (
-	suspectDesc     = prometheus.NewDesc("rebound_suspect", "Failing and lossy paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"}, nil)
-	fleetPathsDesc  = prometheus.NewDesc("rebound_fleet_paths", "Paths that the fleet's watches report, by state: failing (down), lossy (up, but losing more probes than chance explains), working.", []string{"state"}, nil)
-	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts", "Hosts that others probe and whose watch is no longer scraped.", nil, nil)
-	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained", "Failing and lossy paths and silent hosts that no suspect explains.", nil, nil)
-	othersDesc      = prometheus.NewDesc("rebound_fleet_other_explanations", "Other sets of suspects that explain the same measurements, six at most; the log names them.", nil, nil)
-	unjudgedDesc    = prometheus.NewDesc("rebound_fleet_verdict_failures_total", "Failed queries to Prometheus. After one, the other metrics are absent.", nil, nil)
+	suspectDesc = prometheus.NewDesc("rebound_suspect",
+		"Failing and lossy paths and silent hosts that this suspect explains.", []string{"kind", "suspect", "zone"},
+		nil)
+	fleetPathsDesc = prometheus.NewDesc("rebound_fleet_paths",
+		"Paths that the fleet's watches report, by state: failing (down), lossy (up, but losing more probes than chance explains), working.", []string{"state"}, nil)
+	fleetSilentDesc = prometheus.NewDesc("rebound_fleet_silent_hosts",
+		"Hosts that others probe and whose watch is no longer scraped.", nil, nil)
+	unexplainedDesc = prometheus.NewDesc("rebound_fleet_unexplained",
+		"Failing and lossy paths and silent hosts that no suspect explains.", nil, nil)
+	othersDesc = prometheus.NewDesc("rebound_fleet_other_explanations",
+		"Other sets of suspects that explain the same measurements, six at most; the log names them.", nil, nil)
+	unjudgedDesc = prometheus.NewDesc("rebound_fleet_verdict_failures_total",
+		"Failed queries to Prometheus. After one, the other metrics are absent.", nil, nil)
 )
 
 func (j *judge) Describe(chan<- *prometheus.Desc) {}

@@ -59,7 +59,8 @@ func TestSuspects(t *testing.T) {
 				}
 			}
 		}
-		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": result}})
+		json.NewEncoder(w).Encode(map[string]any{"status": "success",
+			"data": map[string]any{"resultType": "vector", "result": result}})
 	}))
 	defer server.Close()
 	const line = "3 of 9 paths fail, 1 host silent: 1 suspect\n  host d: all its paths down; explains 4 failures; 0 of these paths work\n"
@@ -87,7 +88,8 @@ func TestSuspects(t *testing.T) {
 		if got := log.String(); !strings.Contains(got, step.logs) || step.logs == "" && got != "" {
 			t.Errorf("step %d: the log has %q, want %q", i, got, step.logs)
 		}
-		if got := metricsOf(j); !strings.Contains(got, step.shows) || step.not != "" && strings.Contains(got, step.not) {
+		if got := metricsOf(j); !strings.Contains(got, step.shows) || step.not != "" &&
+			strings.Contains(got, step.not) {
 			t.Errorf("step %d: %s\nwant %s, not %s", i, got, step.shows, step.not)
 		}
 	}
@@ -119,22 +121,27 @@ func metricsOf(j *judge) string {
 
 // What the measurements do not distinguish is printed, and counted on the metrics page.
 func TestOtherExplanations(t *testing.T) {
-	v := suspects.Verdict{Paths: 9, Failing: 4, Lossy: 1, Unexplained: 1, Suspects: []suspects.Suspect{{Kind: suspects.Zone, Reach: suspects.Across, Name: "a", Loss: 1, Down: 1, Failing: 4}},
-		Alternatives: [][]suspects.Suspect{{{Kind: suspects.Link, Name: "a", Other: "b"}, {Kind: suspects.Link, Name: "a", Other: "c"}}}}
+	v := suspects.Verdict{Paths: 9, Failing: 4, Lossy: 1, Unexplained: 1,
+		Suspects: []suspects.Suspect{{Kind: suspects.Zone, Reach: suspects.Across, Name: "a", Loss: 1, Down: 1,
+			Failing: 4}},
+		Alternatives: [][]suspects.Suspect{{{Kind: suspects.Link, Name: "a", Other: "b"},
+			{Kind: suspects.Link, Name: "a", Other: "c"}}}}
 	var out bytes.Buffer
 	const want = "4 of 9 paths fail, 1 with loss, 0 hosts silent: 1 suspect, 1 unexplained\n  zone a: its paths to other zones down; explains 4 failures; 0 of these paths work\n" +
 		"other explanations of the same measurements:\n  link between zones a and b and link between zones a and c\n"
 	if err := printVerdict(&out, v); err != nil || out.String() != want {
 		t.Errorf("%v\n%s", err, &out)
 	}
-	check.Contains(t, metricsOf(&judge{verdict: &v}), "rebound_fleet_other_explanations 1\n", `rebound_fleet_paths{state="working"} 4`+"\n")
+	check.Contains(t, metricsOf(&judge{verdict: &v}), "rebound_fleet_other_explanations 1\n",
+		`rebound_fleet_paths{state="working"} 4`+"\n")
 }
 
 // Verdicts write numbers as the other commands do: of a large fleet, and of one path.
 func TestVerdictNumbers(t *testing.T) {
 	for _, v := range []suspects.Verdict{
-		{Paths: 60_000, Failing: 12_345, Lossy: 10_001, Silent: 11_000, Unexplained: 20_000, Suspects: []suspects.Suspect{
-			{Kind: suspects.Zone, Name: "a", Loss: 1.0 / 3, Down: 1, Failing: 23_456, Working: 10_000}, {Kind: suspects.Host, Name: "b", Loss: 1, Down: 0.123_45, Failing: 1, Working: 1}}},
+		{Paths: 60_000, Failing: 12_345, Lossy: 10_001, Silent: 11_000, Unexplained: 20_000,
+			Suspects: []suspects.Suspect{
+				{Kind: suspects.Zone, Name: "a", Loss: 1.0 / 3, Down: 1, Failing: 23_456, Working: 10_000}, {Kind: suspects.Host, Name: "b", Loss: 1, Down: 0.123_45, Failing: 1, Working: 1}}},
 		{Paths: 1, Failing: 1, Lossy: 1, Silent: 1, Unexplained: 1, Suspects: []suspects.Suspect{{Kind: suspects.Host, Name: "b", Loss: 1, Down: 1, Failing: 1, Working: 1}}},
 		{Paths: 12_345},
 	} {

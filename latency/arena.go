@@ -75,7 +75,8 @@ func (a *arena) put(from, to int64, c *counters) {
 		}
 	}
 	h := buf[head:]
-	for i, v := range [...]uint64{uint64(from), uint64(to), uint64(c.n), uint64(c.min), uint64(c.max), math.Float64bits(c.sum), used} {
+	for i, v := range [...]uint64{uint64(from), uint64(to), uint64(c.n), uint64(c.min), uint64(c.max),
+		math.Float64bits(c.sum), used} {
 		binary.LittleEndian.PutUint64(h[8*i:], v)
 	}
 	a.last.used.Store(int64(len(buf)))
@@ -121,7 +122,8 @@ func (c *cursor) intervals() []Interval {
 		for len(b) > 0 {
 			var v head
 			v, b = readHead(b)
-			h := &Histogram{Count: v.n, Max: v.max, Sum: v.sum, index: make([]int32, 0, v.used), count: make([]int64, 0, v.used)}
+			h := &Histogram{Count: v.n, Max: v.max, Sum: v.sum, index: make([]int32, 0, v.used),
+				count: make([]int64, 0, v.used)}
 			if h.Count > 0 {
 				h.Min = v.min
 			}
@@ -134,7 +136,8 @@ func (c *cursor) intervals() []Interval {
 
 func readHead(b []byte) (head, []byte) {
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	return head{int64(word(0)), int64(word(1)), int64(word(2)), int64(word(3)), int64(word(4)), math.Float64frombits(word(5)), int(word(6))}, b[headerSize:]
+	return head{int64(word(0)), int64(word(1)), int64(word(2)), int64(word(3)), int64(word(4)),
+		math.Float64frombits(word(5)), int(word(6))}, b[headerSize:]
 }
 
 // entries calls yield with each counter of the interval at the start of b, and returns the rest of b.

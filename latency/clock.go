@@ -54,8 +54,8 @@ func NewClock() (*Clock, error) {
 	return finish()
 }
 
-// StartClock begins what NewClock does, and returns a function that completes it: it waits for the rest of the 60 ms, so
-// a program can do other things meanwhile.
+// StartClock begins what NewClock does, and returns a function that completes it: it waits for the rest of the 60 ms,
+// so a program can do other things meanwhile.
 func StartClock() (finish func() (*Clock, error), err error) {
 	a, err := bracket(unix.CLOCK_MONOTONIC_RAW)
 	if err != nil {
@@ -80,7 +80,8 @@ func newClock(a reading) (*Clock, error) {
 		return nil, err
 	}
 	if b.tsc <= a.tsc || b.ns <= a.ns {
-		return nil, fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock, a.tsc, b.tsc, a.ns, b.ns)
+		return nil, fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock,
+			a.tsc, b.tsc, a.ns, b.ns)
 	}
 	ns := float64(b.ns - a.ns)
 	c.info.Frequency = float64(b.tsc-a.tsc) / ns * 1e9
@@ -92,7 +93,8 @@ func newClock(a reading) (*Clock, error) {
 			c.info.Method = fmt.Sprintf("%s, confirmed by measuring within %.2g ppm", from, off)
 			c.info.Frequency, c.info.ErrorPPM = hz, c.info.ErrorPPM+off
 		} else {
-			c.info.Notes = append(c.info.Notes, fmt.Sprintf("%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
+			c.info.Notes = append(c.info.Notes, fmt.Sprintf(
+				"%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
 		}
 	}
 	c.scale = scaleOf(c.info.Frequency)

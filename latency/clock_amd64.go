@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// counterSource returns the name of the counter that polling.TSC reads and whether the CPU promises a constant rate (CPUID
-// 8000_0007H EDX[8], which Linux shows as constant_tsc and nonstop_tsc).
+// counterSource returns the name of the counter that polling.TSC reads and whether the CPU promises a constant rate
+// (CPUID 8000_0007H EDX[8], which Linux shows as constant_tsc and nonstop_tsc).
 func counterSource() (name string, steady bool, notes []string) {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		return "tsc", false, []string{"/proc/cpuinfo is not readable: it is not known whether the TSC has a constant rate"}
+		return "tsc", false, []string{
+			"/proc/cpuinfo is not readable: it is not known whether the TSC has a constant rate"}
 	}
 	return "tsc", steadyTSC(string(b), &notes), notes
 }
@@ -43,9 +44,9 @@ func steadyTSC(cpuinfo string, notes *[]string) bool {
 	return steady
 }
 
-// declaredFrequency returns the rate with which the kernel converts the TSC, from the page that perf_event_open(2) shares
-// (time_mult, time_shift), or 0 if that is not allowed. The CPU or the hypervisor declared it, or the kernel calibrated it over a
-// long time.
+// declaredFrequency returns the rate with which the kernel converts the TSC, from the page that perf_event_open(2)
+// shares (time_mult, time_shift), or 0 if that is not allowed. The CPU or the hypervisor declared it, or the kernel
+// calibrated it over a long time.
 func declaredFrequency() (hz float64, from string) {
 	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
 		Bits: unix.PerfBitDisabled | unix.PerfBitExcludeKernel | unix.PerfBitExcludeHv}

@@ -44,7 +44,8 @@ func TestClockAgreesWithKernel(t *testing.T) {
 	if off > time.Millisecond {
 		t.Errorf("wall time is off by %v", off)
 	}
-	if i := c.Info(); i.Frequency < 1e6 || i.ErrorPPM <= 0 || i.ErrorPPM > 500 || i.ReadNS <= 0 || i.StepNS <= 0 || i.StepNS > 1000 || i.Method == "" {
+	if i := c.Info(); i.Frequency < 1e6 || i.ErrorPPM <= 0 || i.ErrorPPM > 500 || i.ReadNS <= 0 || i.StepNS <= 0 ||
+		i.StepNS > 1000 || i.Method == "" {
 		t.Errorf("info %+v", i)
 	}
 }
@@ -54,7 +55,8 @@ func TestNanoseconds(t *testing.T) {
 		c := &Clock{scale: uint64(math.Round(1e9 / hz * (1 << 32))), info: ClockInfo{Frequency: hz}}
 		for range 1000 {
 			ticks := rand.Uint64N(uint64(hz) * 86400 * 30) // a month
-			exact, _ := new(big.Float).Quo(new(big.Float).Mul(big.NewFloat(float64(ticks)), big.NewFloat(1e9)), big.NewFloat(hz)).Float64()
+			exact, _ := new(big.Float).Quo(new(big.Float).Mul(big.NewFloat(float64(ticks)), big.NewFloat(1e9)),
+				big.NewFloat(hz)).Float64()
 			if got := float64(c.Nanoseconds(ticks)); math.Abs(got-exact) > 1+exact*1e-8 {
 				t.Fatalf("%v Hz, %d ticks: %v ns, want %v", hz, ticks, got, exact)
 			}

@@ -22,9 +22,9 @@
 //	limits, err := compare.ParseLimits("p99>+5%+200ns")
 //	worse, err := c.Exceeded(limits)            // any: exit 3
 //
-// The packages below this one build on each other in this order: report (the folder that a run writes), compare (statistics of
-// two reports), page (text, HTML and figures). Package host finds host settings that increase latency.
+// The packages below this one build on each other in this order: report (the folder that a run writes), compare
+// (statistics of two reports), page (text, HTML and figures). Package host finds host settings that increase latency.
 //
-// Every duration is in nanoseconds unless it is a time.Duration or its name says ticks. Nothing here depends on a NIC: a report
-// describes its device as plain data, report.Device.
+// Every duration is in nanoseconds unless it is a time.Duration or its name says ticks. Nothing here depends on a NIC:
+// a report describes its device as plain data, report.Device.
 package latency

@@ -38,7 +38,8 @@ func ExampleRecorder() {
 
 	for _, s := range rec.Recording().Series {
 		h := s.Total
-		fmt.Printf("%-15s p50 %-8s p99 %-8s max %s\n", s.Name, latency.FormatNS(float64(h.Quantile(0.5))), latency.FormatNS(float64(h.Quantile(0.99))),
+		fmt.Printf("%-15s p50 %-8s p99 %-8s max %s\n", s.Name, latency.FormatNS(float64(h.Quantile(0.5))),
+			latency.FormatNS(float64(h.Quantile(0.99))),
 			latency.FormatNS(float64(h.Max)))
 	}
 
@@ -49,7 +50,8 @@ func ExampleRecorder() {
 
 func ExampleFromValues() {
 	h := latency.FromValues([]int64{2900, 2950, 3000, 3100, 41000})
-	fmt.Println(h.Count, "round trips, p50", h.Quantile(0.5), "ns, max", h.Max, "ns,", h.CountAbove(10_000), "above 10 µs")
+	fmt.Println(h.Count, "round trips, p50", h.Quantile(0.5), "ns, max", h.Max, "ns,", h.CountAbove(10_000),
+		"above 10 µs")
 
 	// Output: 5 round trips, p50 3001 ns, max 41000 ns, 1 above 10 µs
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// This file has the one way in which the commands write each kind of number. proof/numbers finds others in their output.
+// This file has the one way in which the commands write each kind of number. proof/numbers finds others in their
+// output.
 
 // FormatNS returns nanoseconds with four significant digits in a suitable unit: "812 ns", "3.412 µs", "1.208 s".
 // From 1,000 s on it has no fraction. NaN (unknown) becomes a dash.

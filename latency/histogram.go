@@ -62,8 +62,8 @@ type Histogram struct {
 	count []int64
 }
 
-// Quantile returns the value that the fraction q of all values (0 to 1) does not exceed: the highest value of its bucket, and at
-// most Max. It is 0 for an empty histogram.
+// Quantile returns the value that the fraction q of all values (0 to 1) does not exceed: the highest value of its
+// bucket, and at most Max. It is 0 for an empty histogram.
 func (h *Histogram) Quantile(q float64) int64 {
 	if h.Count == 0 {
 		return 0
@@ -260,12 +260,13 @@ func (h *Histogram) HDR() *hdrhistogram.Histogram {
 		counts[h.index[i]] = n
 	}
 	return hdrhistogram.Import(&hdrhistogram.Snapshot{
-		LowestTrackableValue: lowestValue, HighestTrackableValue: highestValue, SignificantFigures: digits, Counts: counts,
+		LowestTrackableValue: lowestValue, HighestTrackableValue: highestValue, SignificantFigures: digits,
+		Counts: counts,
 	})
 }
 
-// FromBuckets returns a histogram of buckets of any width, which are in ascending order and do not overlap. They count as the middles of
-// their values.
+// FromBuckets returns a histogram of buckets of any width, which are in ascending order and do not overlap. They count
+// as the middles of their values.
 func FromBuckets(buckets []Bucket) *Histogram {
 	h := &Histogram{index: make([]int32, 0, len(buckets)), count: make([]int64, 0, len(buckets))}
 	for _, b := range buckets {

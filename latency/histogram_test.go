@@ -77,7 +77,8 @@ func TestMerge(t *testing.T) {
 }
 
 func TestFromBuckets(t *testing.T) {
-	got, want := FromBuckets([]Bucket{{3, 3, 2}, {100, 101, 1}, {102, 103, 0}, {4096, 4097, 1}, {4098, 4099, 2}}), FromCounts([]int64{3, 100, 4096, 4098}, []int64{2, 1, 1, 2})
+	got, want := FromBuckets([]Bucket{{3, 3, 2}, {100, 101, 1}, {102, 103, 0}, {4096, 4097, 1}, {4098, 4099, 2}}),
+		FromCounts([]int64{3, 100, 4096, 4098}, []int64{2, 1, 1, 2})
 	want.Max++ // the greatest value that it may have
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
@@ -85,7 +86,8 @@ func TestFromBuckets(t *testing.T) {
 }
 
 func TestFromCounts(t *testing.T) {
-	got, want := FromCounts([]int64{5, -1, 9000, 7}, []int64{2, 1, 3, 0}), FromValues([]int64{5, 5, -1, 9000, 9000, 9000})
+	got, want := FromCounts([]int64{5, -1, 9000, 7}, []int64{2, 1, 3, 0}),
+		FromValues([]int64{5, 5, -1, 9000, 9000, 9000})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -85,8 +85,8 @@ func (r *Recorder) newTrack(name string) *Track {
 	return t
 }
 
-// Track adds a quantity, for example "kernel_tx_rx". name is one word of letters, digits, '_' and '-'. Call it before the first
-// Begin.
+// Track adds a quantity, for example "kernel_tx_rx". name is one word of letters, digits, '_' and '-'. Call it before
+// the first Begin.
 func (r *Recorder) Track(name string) *Track {
 	t := r.newTrack(name)
 	r.extra = append(r.extra, t)
@@ -188,7 +188,8 @@ type Recording struct {
 
 // Recording returns the recorded data. Call it after End.
 func (r *Recorder) Recording() Recording {
-	out := Recording{Clock: r.clock.Info(), Runs: append([]Run(nil), r.runs...), Interval: r.opt.Interval, Raw: r.raw, RawDropped: r.rawDropped}
+	out := Recording{Clock: r.clock.Info(), Runs: append([]Run(nil), r.runs...), Interval: r.opt.Interval, Raw: r.raw,
+		RawDropped: r.rawDropped}
 	if len(r.runs) > 0 {
 		out.Start = r.clock.Time(r.origin)
 		out.End = out.Start.Add(time.Duration(r.runs[len(r.runs)-1].End))

@@ -11,7 +11,8 @@ import (
 )
 
 func TestRecordingAllocatesNothing(t *testing.T) {
-	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond}))(t)
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{OpenLoop: true, Raw: 100, Interval: 10 * time.Millisecond}))(
+		t)
 	extra := r.Track(KernelSeries)
 	now := uint64(1)
 	r.Begin(now)
@@ -90,7 +91,8 @@ func TestArena(t *testing.T) {
 	must.Equal(t, len(got), len(want), "%d intervals")
 	for k, iv := range got {
 		w := want[k]
-		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min || iv.Sum != w.Sum ||
+		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min ||
+			iv.Sum != w.Sum ||
 			!slices.Equal(iv.index, w.index) || !slices.Equal(iv.count, w.count) {
 			t.Fatalf("interval %d: %+v, want %+v", k, iv.Histogram, w)
 		}
@@ -140,8 +142,11 @@ func TestFollower(t *testing.T) {
 		intervals += f.AddTo(&got)
 	}
 	main := r.Recording().Series[0]
-	if h := got.Histogram(); intervals != len(main.Intervals) || h.Count != main.Total.Count || h.Min != main.Total.Min || h.Max != main.Total.Max || h.Sum != main.Total.Sum || h.Quantile(0.99) != main.Total.Quantile(0.99) {
-		t.Errorf("%d intervals with %d values of %d to %d, want %d with %d of %d to %d", intervals, h.Count, h.Min, h.Max, len(main.Intervals), main.Total.Count, main.Total.Min, main.Total.Max)
+	if h := got.Histogram(); intervals != len(main.Intervals) || h.Count != main.Total.Count ||
+		h.Min != main.Total.Min || h.Max != main.Total.Max || h.Sum != main.Total.Sum ||
+		h.Quantile(0.99) != main.Total.Quantile(0.99) {
+		t.Errorf("%d intervals with %d values of %d to %d, want %d with %d of %d to %d", intervals, h.Count, h.Min,
+			h.Max, len(main.Intervals), main.Total.Count, main.Total.Min, main.Total.Max)
 	}
 	if n := r.intended.blocks(); n < 2 {
 		t.Errorf("%d blocks: the test does not reach the end of one", n)

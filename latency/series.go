@@ -27,10 +27,11 @@ type Run struct {
 
 // Series is the distribution of one quantity, as a whole and by interval.
 type Series struct {
-	Name      string     `json:"name"`
-	Wait      *Summary   `json:"wait,omitempty"` // gaps only: how long a frame that arrives at a random moment waits, see Histogram.Wait
-	Summary   Summary    `json:"summary"`        // of gaps: per iteration
-	Intervals []Interval `json:"-"`              // in rtt.hlog
+	Name string `json:"name"`
+	// gaps only: how long a frame that arrives at a random moment waits, see Histogram.Wait
+	Wait      *Summary   `json:"wait,omitempty"`
+	Summary   Summary    `json:"summary"` // of gaps: per iteration
+	Intervals []Interval `json:"-"`       // in rtt.hlog
 	Total     *Histogram `json:"-"`
 }
 
@@ -40,7 +41,8 @@ type Interval struct {
 	*Histogram
 }
 
-// Summary has the key figures of a Series, all in ns. Min, Max and Mean are exact; the percentiles have three significant digits.
+// Summary has the key figures of a Series, all in ns. Min, Max and Mean are exact; the percentiles have three
+// significant digits.
 type Summary struct {
 	Count  int64   `json:"count"`
 	Min    int64   `json:"min_ns"`

@@ -2,9 +2,9 @@ package latency
 
 import "math"
 
-// Tally is a histogram that grows as values are recorded. It has the usual geometry, but allocates memory only for doublings that
-// contain values: 8 kB each, where a Recorder's track takes a quarter of a megabyte. The zero Tally is empty. It belongs to one
-// goroutine.
+// Tally is a histogram that grows as values are recorded. It has the usual geometry, but allocates memory only for
+// doublings that contain values: 8 kB each, where a Recorder's track takes a quarter of a megabyte. The zero Tally is
+// empty. It belongs to one goroutine.
 type Tally struct {
 	pages    [countsLen >> subBits]*[1 << subBits]int64
 	n        int64

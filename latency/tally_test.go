@@ -25,8 +25,10 @@ func TestTally(t *testing.T) {
 		for _, v := range values {
 			tally.Record(v)
 		}
-		if got, want := tally.Histogram(), FromValues(values); !reflect.DeepEqual(got, want) || tally.Count() != want.Count {
-			t.Fatalf("round %d: %d values from %d to %d, sum %v; want %d from %d to %d, sum %v", round, got.Count, got.Min, got.Max, got.Sum,
+		if got, want := tally.Histogram(), FromValues(values); !reflect.DeepEqual(got, want) ||
+			tally.Count() != want.Count {
+			t.Fatalf("round %d: %d values from %d to %d, sum %v; want %d from %d to %d, sum %v", round, got.Count,
+				got.Min, got.Max, got.Sum,
 				want.Count, want.Min, want.Max, want.Sum)
 		}
 		tally.Reset()

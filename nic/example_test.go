@@ -15,8 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
-// open opens a device for a driver: here a model in this process. A program opens pci.Open("0000:03:00.0", false), or an interface with
-// afpacket.Open or afxdp.Open.
+// open opens a device for a driver: here a model in this process. A program opens pci.Open("0000:03:00.0", false), or
+// an interface with afpacket.Open or afxdp.Open.
 func open(mac [6]byte, wire *sim.Cable) (d nic.Device, undo func(), err error) {
 	port, err := sim.New(virtiosim.New(virtiosim.Options{MAC: mac}), sim.Options{Name: "virtio"})
 	if err != nil {
@@ -48,7 +48,8 @@ func Example() {
 	}
 	defer undo2()
 
-	responder, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
+	responder, err := fastpath.New(fastpath.Config{MAC: [6]byte{2, 0, 0, 0, 0, 2},
+		Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -71,7 +72,8 @@ func Example() {
 		n, _, err = here.Recv(reply)
 		runtime.Gosched()
 	}
-	fmt.Printf("%v on %s: %d bytes, ICMP type %d, %q, %v\n", there.Info().Driver, there.Info().Backend, n, reply[34], reply[42:n], err)
+	fmt.Printf("%v on %s: %d bytes, ICMP type %d, %q, %v\n", there.Info().Driver, there.Info().Backend, n, reply[34],
+		reply[42:n], err)
 
 	stop.Store(true)
 	fmt.Println("served:", <-served)
@@ -85,7 +87,8 @@ func Example() {
 
 // After an error that is not the loss of the device, closing and opening it again may help.
 func ExampleLost() {
-	for _, err := range []error{fmt.Errorf("ixgbe 0000:03:00.0: reset: %w", nic.ErrTimeout), fmt.Errorf("ixgbe 0000:03:00.0: STATUS reads all ones: %w", nic.ErrGone)} {
+	for _, err := range []error{fmt.Errorf("ixgbe 0000:03:00.0: reset: %w", nic.ErrTimeout),
+		fmt.Errorf("ixgbe 0000:03:00.0: STATUS reads all ones: %w", nic.ErrGone)} {
 		fmt.Println(nic.Lost(err), err)
 	}
 

@@ -2,8 +2,8 @@ package nic
 
 import "fmt"
 
-// CheckFrame returns ErrFrameSize, with the sizes, for a frame that is shorter than an Ethernet header or whose packet is longer
-// than mtu. Up to two VLAN tags (802.1Q, 802.1ad) do not count towards the MTU.
+// CheckFrame returns ErrFrameSize, with the sizes, for a frame that is shorter than an Ethernet header or whose packet
+// is longer than mtu. Up to two VLAN tags (802.1Q, 802.1ad) do not count towards the MTU.
 func CheckFrame(frame []byte, mtu int) error {
 	header := 14
 	for range 2 {

@@ -5,16 +5,17 @@ import (
 	"net/netip"
 )
 
-// Messages. The queues of EFA, and InfiniBand's datagram queues, carry messages instead of frames: there is no Ethernet, IP or
-// UDP header, and the device reports the sender. Such a port has the same lifetime, counters and recording as one for frames, but
-// other roles:
+// Messages. The queues of EFA, and InfiniBand's datagram queues, carry messages instead of frames: there is no
+// Ethernet, IP or UDP header, and the device reports the sender. Such a port has the same lifetime, counters and
+// recording as one for frames, but other roles:
 //
-//   - It is an Answerer: Serve is the fused loop, and the Responder counts, limits and records as usual. The message functions of package
+//   - It is an Answerer: Serve is the fused loop, and the Responder counts, limits and records as usual. The message
+//     functions of package
 // fastpath decide what is answered.
 //   - A Messenger sends and receives single messages, for a bench.
 //
-// The destination of a message is an Address. There is neither ARP nor a well-known port, so a sender learns it outside of the
-// protocol, from a TCP connection (package handover), as with ibv_ud_pingpong and perftest.
+// The destination of a message is an Address. There is neither ARP nor a well-known port, so a sender learns it outside
+// of the protocol, from a TCP connection (package handover), as with ibv_ud_pingpong and perftest.
 
 // Service is what a queue pair does with received messages, and over which transport.
 type Service uint8
@@ -81,23 +82,24 @@ type Messenger interface {
 	// Endpoints returns the open queue pairs. A restart of the device may change their numbers.
 	Endpoints() []Endpoint
 
-	// Resolve prepares the device to send to a, which takes a device command. It may be called from any goroutine. The same
-	// address always yields the same Peer.
+	// Resolve prepares the device to send to a, which takes a device command. It may be called from any goroutine. The
+	// same address always yields the same Peer.
 	Resolve(a Address) (Peer, error)
 
-	// Prewarm prepares the device to answer gid, so that its first message is answered as fast as later ones. It takes a device
-	// command and may be called from any goroutine.
+	// Prewarm prepares the device to answer gid, so that its first message is answered as fast as later ones. It takes
+	// a device command and may be called from any goroutine.
 	Prewarm(gid netip.Addr) error
 
-	// Send sends one message at once, through queue 0's queue pair of that service. It returns ErrFull if there is no room, and
-	// ErrFrameSize if the message is longer than the device supports. Send and Recv own queue 0 unless Serve runs on it, and may
-	// be called from one goroutine only.
+	// Send sends one message at once, through queue 0's queue pair of that service. It returns ErrFull if there is no
+	// room, and ErrFrameSize if the message is longer than the device supports. Send and Recv own queue 0 unless Serve
+	// runs on it, and may be called from one goroutine only.
 	Send(from Service, to Peer, message []byte) error
 
-	// Recv copies the next message of queue 0 into buf without waiting; n is 0 if there is none. at is polling.TSC() when the
-	// host saw it.
+	// Recv copies the next message of queue 0 into buf without waiting; n is 0 if there is none. at is polling.TSC()
+	// when the host saw it.
 	Recv(buf []byte) (n int, at int64, err error)
 
-	// From reports whether the last message that Recv returned came from a Peer's queue pair. It may be called where Recv may.
+	// From reports whether the last message that Recv returned came from a Peer's queue pair. It may be called where
+	// Recv may.
 	From(p Peer) bool
 }

@@ -1,19 +1,21 @@
 package nic
 
-// Timestamper is a Device whose frames the kernel or the card can timestamp, besides the TSC that Recv returns. Timestamps slow
-// every frame down and are off until EnableTimestamps. Its methods belong to the goroutine that calls Send and Recv.
+// Timestamper is a Device whose frames the kernel or the card can timestamp, besides the TSC that Recv returns.
+// Timestamps slow every frame down and are off until EnableTimestamps. Its methods belong to the goroutine that calls
+// Send and Recv.
 type Timestamper interface {
-	// EnableTimestamps turns timestamps on and returns which are active. With hardware it also asks the card to timestamp all
-	// frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that is not an error. A card
-	// that timestamps only PTP messages among received frames (RxPTP) does so for those to this UDP port.
+	// EnableTimestamps turns timestamps on and returns which are active. With hardware it also asks the card to
+	// timestamp all frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that
+	// is not an error. A card that timestamps only PTP messages among received frames (RxPTP) does so for those to this
+	// UDP port.
 	EnableTimestamps(hardware bool, port uint16) (Timestamping, error)
 
 	// RxTimestamp returns the timestamp of the frame that the last Recv returned.
 	RxTimestamp() Timestamp
 
-	// TxTimestamp returns the next timestamp of a sent frame, without waiting. id counts Sends since EnableTimestamps, from 0. A
-	// frame timestamped by both kernel and card yields two results with the same id. ok is false if none is available. A card may timestamp
-	// one frame at a time, and then others have none.
+	// TxTimestamp returns the next timestamp of a sent frame, without waiting. id counts Sends since EnableTimestamps,
+	// from 0. A frame timestamped by both kernel and card yields two results with the same id. ok is false if none is
+	// available. A card may timestamp one frame at a time, and then others have none.
 	TxTimestamp() (id uint32, t Timestamp, ok bool, err error)
 }
 

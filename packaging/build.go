@@ -14,14 +14,16 @@ import (
 	"time"
 )
 
-// build builds one program under its installed name: static, without symbols (a stack trace does not need them), and without the
-// names of folders of this machine. The linker stamps it
-// with version, revision and time of the commit, which are the same in every clone of the commit.
+// build builds one program under its installed name: static, without symbols (a stack trace does not need them), and
+// without the names of folders of this machine. The linker stamps it with version, revision and time of the commit,
+// which are the same in every clone of the commit.
 func (o *options) build(program, to, arch string) error {
-	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, "./cmd/"+strings.TrimPrefix(program, prefix))(arch)
+	return o.run("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to,
+		"./cmd/"+strings.TrimPrefix(program, prefix))(arch)
 }
 
-// buildDiscover builds rebound-discover. It has no symbol table, which is 30 % of its size; stack traces do not need it.
+// buildDiscover builds rebound-discover. It has no symbol table, which is 30 % of its size; stack traces do not need
+// it.
 func (o *options) buildDiscover(to string) error {
 	from := cmp.Or(o.discovery, "fleet/discovery")
 	return o.run("go", "-C", from, "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, ".")(o.arch)
@@ -32,7 +34,8 @@ func (o *options) run(name string, args ...string) func(arch string) error {
 	return func(arch string) error {
 		cmd := exec.Command(name, args...)
 		cmd.Dir = o.root
-		cmd.Env = append(append(os.Environ(), o.env...), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
+		cmd.Env = append(append(os.Environ(), o.env...), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1",
+			"GOARM64=v8.0", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
 		}
@@ -122,7 +125,8 @@ func (o *options) describe(stage string) error {
 	if !o.discover {
 		return nil
 	}
-	page, err := os.ReadFile(filepath.Join(o.root, "fleet", "discovery", discover+".1")) // committed: see TestManual there
+	// committed: see TestManual there
+	page, err := os.ReadFile(filepath.Join(o.root, "fleet", "discovery", discover+".1"))
 	if err != nil {
 		return err
 	}

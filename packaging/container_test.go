@@ -25,7 +25,8 @@ func imageRoot(t *testing.T, o options, root string) (entry []string) {
 			must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 			must(t, sh("cp -p "+filepath.Join(stage, f[1])+" "+to))
 		case f[0] == "ENTRYPOINT":
-			entry = strings.Fields(strings.NewReplacer("[", "", "]", "", ",", "", `"`, "").Replace(strings.TrimPrefix(line, "ENTRYPOINT")))
+			entry = strings.Fields(strings.NewReplacer("[", "", "]", "", ",", "", `"`,
+				"").Replace(strings.TrimPrefix(line, "ENTRYPOINT")))
 		default:
 			t.Fatalf("Containerfile: the test does not know %q", line)
 		}
@@ -58,7 +59,8 @@ func TestContainer(t *testing.T) {
 		cmd.Wait()
 		t.Fatalf("%q, %v\n%s", line, err, log.String())
 	}
-	err := sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null") // fails with fewer than five replies
+	// fails with fewer than five replies
+	err := sh("ip netns exec " + space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2 >/dev/null")
 	cmd.Process.Signal(syscall.SIGTERM)
 	lines.WriteTo(new(strings.Builder))
 	if ended := cmd.Wait(); err != nil || ended != nil {

@@ -20,12 +20,18 @@ func TestInstall(t *testing.T) {
 	if out := m.must(t, "dpkg", "-V", "rebound"); out != "" {
 		t.Errorf("dpkg -V: %s", out)
 	}
-	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man1/rebound-watch.1.gz", "/usr/share/man/man5/rebound-watch.5.gz", "/usr/share/man/man1/rebound-discover.1.gz", "/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench", "/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish", "/etc/rebound/config.toml"} {
+	for _, f := range []string{"/usr/share/man/man8/rebound-responder.8.gz", "/usr/share/man/man1/rebound-watch.1.gz",
+		"/usr/share/man/man5/rebound-watch.5.gz", "/usr/share/man/man1/rebound-discover.1.gz",
+		"/etc/rebound/watch.toml", "/usr/share/bash-completion/completions/rebound-bench",
+		"/usr/share/zsh/vendor-completions/_rebound-bench", "/usr/share/fish/vendor_completions.d/rebound-bench.fish",
+		"/etc/rebound/config.toml"} {
 		if info, err := os.Stat(filepath.Join(m.root, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-watch", "version"}, {"rebound-simnic", "-h"}, {"rebound-discover", "-version"}, {"rebound-responder", "nics"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"},
+		{"rebound-watch", "version"}, {"rebound-simnic", "-h"}, {"rebound-discover", "-version"},
+		{"rebound-responder", "nics"}} {
 		m.must(t, c...)
 	}
 
@@ -34,7 +40,8 @@ func TestInstall(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 	for _, unit := range []string{unit, "rebound-watch.service"} {
-		if out, err := m.run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=30", unit); err != nil {
+		if out, err := m.run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=30",
+			unit); err != nil {
 			t.Errorf("systemd-analyze security finds %s more exposed than 3.0: %v\n%s", unit, err, out)
 		}
 	}
@@ -58,7 +65,8 @@ func TestInstall(t *testing.T) {
 
 	// An instance may be a PCI function.
 	if v, err := b.sh("systemctl show -P ExecStart rebound-responder@0000:03:00.0.service rebound-bind@0000:03:00.0.service"); err != nil ||
-		!strings.Contains(v, "-set nic.device=0000:03:00.0 ") || !strings.Contains(v, "responder bind -group rebound $BIND 0000:03:00.0 ") {
+		!strings.Contains(v, "-set nic.device=0000:03:00.0 ") ||
+		!strings.Contains(v, "responder bind -group rebound $BIND 0000:03:00.0 ") {
 		t.Errorf("an instance that is a PCI function: %v\n%s", err, v)
 	}
 
@@ -70,14 +78,16 @@ func TestInstall(t *testing.T) {
 		t.Errorf("without an address: %s restarts, state %s: a wrong configuration is not to be retried", n, state)
 	}
 	b.sh("systemctl stop " + unit + "; systemctl reset-failed " + unit)
-	if j := journal(); !strings.Contains(j, "respond.addresses: is empty: set the addresses") || !strings.Contains(j, "/etc/rebound/eth1.env") ||
+	if j := journal(); !strings.Contains(j, "respond.addresses: is empty: set the addresses") ||
+		!strings.Contains(j, "/etc/rebound/eth1.env") ||
 		strings.Count(j, "rebound-responder: ") != 1 {
 		t.Errorf("the journal does not say in one line which key to set and where:\n%s", j)
 	}
 	unconfigured := len(journal())
 
 	for _, driver := range []string{"afxdp", "afpacket", "xdp"} {
-		m.write(t, "/etc/rebound/eth1.env", "OPTIONS=-v -set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
+		m.write(t, "/etc/rebound/eth1.env",
+			"OPTIONS=-v -set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver="+driver+"\n")
 		if out, err := b.sh("systemctl restart " + unit); err != nil {
 			t.Fatalf("%s: %v %s\n%s", driver, err, out, journal())
 		}
@@ -115,12 +125,14 @@ func TestInstall(t *testing.T) {
 	time.Sleep(11 * time.Second) // longer than WatchdogSec: the process is alive, so it must not be killed
 	n, pid := show("NRestarts"), show("MainPID")
 	if n != "0" || pid != first { // NRestarts counts a killed process once it is restarted
-		t.Errorf("the watchdog ended one that was well: %s restarts, process %s, before %s\n%s", n, pid, first, journal())
+		t.Errorf("the watchdog ended one that was well: %s restarts, process %s, before %s\n%s", n, pid, first,
+			journal())
 	}
 	if out, err := b.sh("kill -STOP " + first); err != nil {
 		t.Fatal(err, out)
 	}
-	for deadline := time.Now().Add(3 * time.Minute); show("NRestarts") == "0" || show("ActiveState") != "active"; time.Sleep(300 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); show("NRestarts") == "0" ||
+		show("ActiveState") != "active"; time.Sleep(300 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("one that hangs was not started again in three minutes\n%s", journal())
 		}
@@ -142,18 +154,21 @@ func TestInstall(t *testing.T) {
 	if out, err := b.sh("getent passwd rebound"); err == nil {
 		t.Errorf("the user is left behind: %s", out)
 	}
-	if out, _ := b.sh("find /etc /usr /var/lib /run -xdev -name '*rebound*' ! -path '/etc/systemd/system/" + unit + ".d*'"); out != "" {
+	if out, _ := b.sh("find /etc /usr /var/lib /run -xdev -name '*rebound*' ! -path '/etc/systemd/system/" + unit +
+		".d*'"); out != "" {
 		t.Errorf("left behind:\n%s", out)
 	}
-	for _, f := range []string{"/usr/bin/rebound-responder", "/etc/rebound/config.toml", "/var/lib/rebound", "/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {
+	for _, f := range []string{"/usr/bin/rebound-responder", "/etc/rebound/config.toml", "/var/lib/rebound",
+		"/etc/rebound/watch.toml", "/var/lib/rebound-watch", "/usr/lib/systemd/system/rebound-responder@.service"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); !os.IsNotExist(err) {
 			t.Errorf("%s is left behind: %v", f, err)
 		}
 	}
 }
 
-// testNoIOMMU has a shell, in place of the responder, do what a driver without an IOMMU does, under the unit alone and with no-iommu.conf: read a
-// physical address in pagemap, and write to a function's files in /sys. It uses one that every machine has, with the value that is in it.
+// testNoIOMMU has a shell, in place of the responder, do what a driver without an IOMMU does, under the unit alone and
+// with no-iommu.conf: read a physical address in pagemap, and write to a function's files in /sys. It uses one that
+// every machine has, with the value that is in it.
 func testNoIOMMU(t *testing.T, b *booted) {
 	t.Helper()
 	found, err := b.sh("for d in bus devices; do mount -o remount,rw /sys/$d; done; for d in /sys/bus/pci/devices/*; do [ -w $d/broken_parity_status ] && basename $d && break; done")
@@ -165,8 +180,10 @@ func testNoIOMMU(t *testing.T, b *booted) {
 	const instance = "rebound-responder@"
 	unit := instance + function + ".service"
 	drop := "/etc/systemd/system/" + unit + ".d"
-	// The first page of the shell's own program: the low bits of its entry, the page's frame, are 0 without CAP_SYS_ADMIN.
-	b.write(t, drop+"/here.conf", "[Service]\nType=oneshot\nWatchdogSec=0\nRestart=no\nExecStart=\nExecStart=/bin/bash /probe %I\n")
+	// The first page of the shell's own program: the low bits of its entry, the page's frame, are 0 without
+	// CAP_SYS_ADMIN.
+	b.write(t, drop+"/here.conf",
+		"[Service]\nType=oneshot\nWatchdogSec=0\nRestart=no\nExecStart=\nExecStart=/bin/bash /probe %I\n")
 	b.write(t, "/probe", `set -e
 at=$((0x$(head -1 /proc/$$/maps | cut -d- -f1)))
 entry=$(dd if=/proc/$$/pagemap bs=8 skip=$((at / 4096)) count=1 status=none | od -An -tx8 | tr -d ' ')
@@ -180,14 +197,16 @@ echo $v >$f
 		t.Errorf("the unit without no-iommu.conf has the rights of a driver without an IOMMU: %s", out)
 	}
 	b.sh("systemctl reset-failed " + unit)
-	if out, err := b.sh("cp /usr/share/doc/rebound/examples/no-iommu.conf " + drop + " && systemctl daemon-reload && systemctl start " + unit); err != nil {
+	if out, err := b.sh("cp /usr/share/doc/rebound/examples/no-iommu.conf " + drop +
+		" && systemctl daemon-reload && systemctl start " + unit); err != nil {
 		t.Errorf("with no-iommu.conf: %v\n%s\n%s", err, out, b.journal(unit))
 	}
 	b.sh("systemctl stop " + unit + "; rm -r /probe " + drop + " && systemctl daemon-reload")
 
 	// rebound-bind@ passes the instance's BIND.
 	b.write(t, "/etc/rebound/0000:ff:1f.7.env", "BIND=-no-driver\n")
-	b.write(t, "/etc/systemd/system/rebound-bind@0000:ff:1f.7.service.d/here.conf", "[Service]\nExecStart=\nExecStart=/bin/echo bind $BIND %I.\n")
+	b.write(t, "/etc/systemd/system/rebound-bind@0000:ff:1f.7.service.d/here.conf",
+		"[Service]\nExecStart=\nExecStart=/bin/echo bind $BIND %I.\n")
 	if out, err := b.sh("systemctl daemon-reload; systemctl start rebound-bind@0000:ff:1f.7.service"); err != nil {
 		t.Errorf("rebound-bind@: %v %s", err, out)
 	}
@@ -206,7 +225,8 @@ func testPin(t *testing.T, b *booted, journal func() string) {
 		t.Logf("nic.pin is not tried: no BPF file system can be mounted in here: %v %s", err, out)
 		return
 	}
-	b.write(t, "/etc/rebound/eth1.env", "OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver=xdp -set nic.pin=eth1 -set trust.confine=require\n")
+	b.write(t, "/etc/rebound/eth1.env",
+		"OPTIONS=-set respond.addresses=10.9.0.2/24 -set nic.generic_xdp=true -set nic.driver=xdp -set nic.pin=eth1 -set trust.confine=require\n")
 	if out, err := b.sh("systemctl restart " + unit); err == nil {
 		t.Errorf("the unit can write to the BPF file system without pin.conf: %s", out)
 	}
@@ -218,7 +238,8 @@ func testPin(t *testing.T, b *booted, journal func() string) {
 		}
 		return out
 	}
-	sh("systemctl stop " + unit + "; systemctl reset-failed " + unit + "; cp /usr/share/doc/rebound/examples/pin.conf " + drop + " && systemctl daemon-reload")
+	sh("systemctl stop " + unit + "; systemctl reset-failed " + unit +
+		"; cp /usr/share/doc/rebound/examples/pin.conf " + drop + " && systemctl daemon-reload")
 	sh("systemctl start " + unit)
 	sh("systemctl stop " + unit)
 	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
@@ -234,7 +255,8 @@ func testPin(t *testing.T, b *booted, journal func() string) {
 	if n := b.ping(t, "10.9.0.2", 3); n != 3 {
 		t.Errorf("%d of 3 pings were answered by a responder that joined\n%s", n, journal())
 	}
-	sh("systemctl stop " + unit + " && rebound-responder unpin eth1 && rm " + drop + "/pin.conf && systemctl daemon-reload")
+	sh("systemctl stop " + unit + " && rebound-responder unpin eth1 && rm " + drop +
+		"/pin.conf && systemctl daemon-reload")
 	if s := sh("rebound-responder status"); s != "nothing is pinned" {
 		t.Errorf("after unpin: %s", s)
 	}

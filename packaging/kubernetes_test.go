@@ -28,7 +28,8 @@ func manifests(t *testing.T, file string) (docs [][]byte) {
 func TestKubernetesSettings(t *testing.T) {
 	o := packaged(t)
 	responder := filepath.Join(o.out, "stage-"+o.arch, "rebound-responder")
-	cmd := exec.Command(responder, "check", "-config", "../fleet/deploy/kubernetes/sriov/config.toml", "-set", "nic.device=0000:03:00.2")
+	cmd := exec.Command(responder, "check", "-config", "../fleet/deploy/kubernetes/sriov/config.toml", "-set",
+		"nic.device=0000:03:00.2")
 	out, _ := cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); code > 1 || !strings.Contains(string(out), "polling core") { // 1 is advice
 		t.Errorf("exit code %d\n%s", code, out)

@@ -58,7 +58,8 @@ func debianRoot(t *testing.T) string {
 	must(t, os.MkdirAll(dir, 0o755))
 	fresh := fmt.Sprintf("%s.%d.tar", file, os.Getpid())
 	defer os.Remove(fresh)
-	out, err := exec.Command("timeout", "600", "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,iproute2", suite, fresh).CombinedOutput()
+	out, err := exec.Command("timeout", "600", "mmdebstrap", "--variant=minbase",
+		"--include=systemd,systemd-sysv,dbus,iproute2", suite, fresh).CombinedOutput()
 	if err != nil {
 		t.Skipf("a Debian %s cannot be had: mmdebstrap: %v\n%s", suite, err, out)
 	}
@@ -83,7 +84,8 @@ func (m *machine) nspawn(args ...string) []string {
 func (m *machine) run(args ...string) (string, error) {
 	a := m.nspawn(append([]string{"--keep-unit", "--console=pipe", "--as-pid2"}, args...)...)
 	out, err := exec.Command(a[0], a[1:]...).CombinedOutput()
-	text, _, _ := strings.Cut(string(out), "Attempted to remove disk file system") // some versions print this at the end
+	// some versions print this at the end
+	text, _, _ := strings.Cut(string(out), "Attempted to remove disk file system")
 	return text, err
 }
 
@@ -115,14 +117,17 @@ func (m *machine) boot(t *testing.T) *booted {
 	must(t, sh("ip netns add "+m.space))
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", m.space).Run() })
 
-	args := m.nspawn("--boot", "--capability=all", "--system-call-filter=bpf @memlock seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--network-veth-extra=peer0:eth1", "--console=passive")
+	args := m.nspawn("--boot", "--capability=all",
+		"--system-call-filter=bpf @memlock seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self",
+		"--network-veth-extra=peer0:eth1", "--console=passive")
 	groups := []string{}
 	if _, err := os.Stat("/run/systemd/system"); err != nil { // otherwise the host's systemd creates a scope for it
 		args = slices.Insert(args, 1, "--keep-unit")
 		groups = ownGroups(t)
 	}
 	script := `for g in "$@"; do [ "$g" = -- ] && break; echo $$ >"$g/cgroup.procs" || exit 1; shift; done; shift; exec "$@"`
-	all := slices.Concat([]string{"--net=/run/netns/" + m.space, "sh", "-c", script, "sh"}, groups, []string{"--"}, args)
+	all := slices.Concat([]string{"--net=/run/netns/" + m.space, "sh", "-c", script, "sh"}, groups, []string{"--"},
+		args)
 	cmd := exec.Command("nsenter", all...)
 	console := value(os.Create(filepath.Join(t.TempDir(), "console")))(t)
 	defer console.Close()
@@ -163,7 +168,8 @@ func (m *machine) boot(t *testing.T) *booted {
 		if b.leader == 0 {
 			continue
 		}
-		if out, _ := b.sh("systemctl is-system-running"); strings.Contains(out, "running") || strings.Contains(out, "degraded") {
+		if out, _ := b.sh("systemctl is-system-running"); strings.Contains(out, "running") ||
+			strings.Contains(out, "degraded") {
 			break
 		}
 	}
@@ -175,7 +181,8 @@ func (m *machine) boot(t *testing.T) *booted {
 }
 
 func (b *booted) sh(command string) (string, error) {
-	out, err := exec.Command("timeout", "60", "nsenter", "-a", "-t", strconv.Itoa(b.leader), "sh", "-c", command).CombinedOutput()
+	out, err := exec.Command("timeout", "60", "nsenter", "-a", "-t", strconv.Itoa(b.leader), "sh", "-c",
+		command).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -191,7 +198,8 @@ func (b *booted) journal(unit string) string {
 // counts a late reply as lost.
 func (b *booted) ping(t *testing.T, address string, n int) (answered int) {
 	t.Helper()
-	out, _ := exec.Command("ip", "netns", "exec", b.space, "ping", "-q", "-i", "0.1", "-w", "60", "-c", strconv.Itoa(n), address).CombinedOutput()
+	out, _ := exec.Command("ip", "netns", "exec", b.space, "ping", "-q", "-i", "0.1", "-w", "60", "-c", strconv.Itoa(n),
+		address).CombinedOutput()
 	for field := range strings.SplitSeq(string(out), ",") {
 		if v, ok := strings.CutSuffix(strings.TrimSpace(field), " received"); ok {
 			answered, _ = strconv.Atoi(v)
@@ -229,7 +237,8 @@ func ownGroups(t *testing.T) (groups []string) {
 			continue
 		}
 		g := filepath.Join(f[1], fmt.Sprintf("rebound-pkg-%d", os.Getpid()))
-		if err := os.MkdirAll(filepath.Join(g, "payload"), 0o755); err != nil { // nspawn expects it in both, and creates it in one
+		// nspawn expects it in both, and creates it in one
+		if err := os.MkdirAll(filepath.Join(g, "payload"), 0o755); err != nil {
 			t.Skipf("no control group can be made for the machine: %v", err)
 		}
 		groups = append(groups, g)

@@ -21,8 +21,10 @@ func main() {
 	flag.StringVar(&o.root, "root", "..", "the repository's `FOLDER`")
 	flag.StringVar(&o.out, "out", "../out/package", "`FOLDER` for what is made")
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture to build for: amd64 or arm64")
-	flag.BoolVar(&o.discover, "discover", false, "include rebound-discover, which compiles for minutes at first; a release has it")
-	flag.StringVar(&o.discovery, "discovery", "fleet/discovery", "`FOLDER` of rebound-discover's sources in the repository")
+	flag.BoolVar(&o.discover, "discover", false,
+		"include rebound-discover, which compiles for minutes at first; a release has it")
+	flag.StringVar(&o.discovery, "discovery", "fleet/discovery",
+		"`FOLDER` of rebound-discover's sources in the repository")
 	release := flag.Bool("release", false, "build everything for both architectures, and write SHA256SUMS")
 	flag.BoolVar(&o.imageOnly, "image", false, "build the image's archive alone")
 	flag.Parse()
@@ -64,10 +66,12 @@ const prefix = "rebound-"
 // programs are the installed programs of cmd; the others there are development tools.
 var programs = []string{prefix + "responder", prefix + "bench", prefix + "watch", prefix + "simnic"}
 
-// discover is installed too, with options.discover. It is a separate module with a committed manual page, and has no completion: services start it.
+// discover is installed too, with options.discover. It is a separate module with a committed manual page, and has no
+// completion: services start it.
 const discover = prefix + "discover"
 
-// make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the SBOMs.
+// make returns the files that it made: the package, the tar file, the image's archive and its Containerfile, and the
+// SBOMs.
 func (o *options) make() (made []string, err error) {
 	if o.arch != "amd64" && o.arch != "arm64" {
 		return nil, fmt.Errorf("-arch %s: the programs run on amd64 and arm64", o.arch)

@@ -18,7 +18,8 @@ import (
 var (
 	meshSize = flag.Int("mesh", 3, "hosts of TestMesh, each a network namespace with a responder and a watch, 2 to 200")
 	meshRate = flag.Float64("mesh-rate", 10, "probes a second from each host of TestMesh to each other")
-	meshTime = flag.Duration("mesh-time", 24*time.Second, "how long TestMesh watches: a half is compared with the half before, in windows of a twelfth of that, two seconds at least")
+	meshTime = flag.Duration("mesh-time", 24*time.Second,
+		"how long TestMesh watches: a half is compared with the half before, in windows of a twelfth of that, two seconds at least")
 	meshBin  = flag.String("mesh-bin", "", "folder with the programs for TestMesh, in place of building them")
 	meshPage = flag.String("mesh-page", "", "keep the page of TestMesh as this file")
 )
@@ -60,8 +61,9 @@ func (p *started) stop() error {
 }
 
 // TestMesh starts several hosts, each with a responder and a watch of all others, and a Prometheus that scrapes them.
-// From its data, rebound-watch matrix draws the page, rebound-watch compare compares a path with itself, the dashboards' panels have
-// data, and rebound-watch suspects names a host whose responder was stopped. With -mesh 50 it measures the figures of docs/fleet/many-hosts.md.
+// From its data, rebound-watch matrix draws the page, rebound-watch compare compares a path with itself, the
+// dashboards' panels have data, and rebound-watch suspects names a host whose responder was stopped. With -mesh 50 it
+// measures the figures of docs/fleet/many-hosts.md.
 func TestMesh(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces")
@@ -79,12 +81,14 @@ func TestMesh(t *testing.T) {
 	dir := t.TempDir()
 	hub := fmt.Sprintf("rbmesh-%d", os.Getpid())
 	space := func(i int) string { return fmt.Sprintf("%s-%d", hub, i) }
-	kernel, responder := func(i int) string { return fmt.Sprintf("10.77.1.%d", i) }, func(i int) string { return fmt.Sprintf("10.77.2.%d", i) }
+	kernel, responder := func(i int) string { return fmt.Sprintf("10.77.1.%d", i) },
+		func(i int) string { return fmt.Sprintf("10.77.2.%d", i) }
 	var script strings.Builder
 	fmt.Fprintf(&script, "ip netns add %[1]s\nip -n %[1]s link set lo up\nip -n %[1]s link add br0 type bridge\nip -n %[1]s addr add 10.77.0.1/16 dev br0\nip -n %[1]s link set br0 up\n", hub)
 	for i := 1; i <= n; i++ {
 		fmt.Fprintf(&script, "ip netns add %[2]s\nip -n %[2]s link add eth0 type veth peer name p%[3]d netns %[1]s\nip -n %[1]s link set p%[3]d master br0 up\n"+
-			"ip -n %[2]s addr add %[4]s/16 dev eth0\nip -n %[2]s link set lo up\nip -n %[2]s link set eth0 up\n", hub, space(i), i, kernel(i))
+			"ip -n %[2]s addr add %[4]s/16 dev eth0\nip -n %[2]s link set lo up\nip -n %[2]s link set eth0 up\n", hub,
+			space(i), i, kernel(i))
 	}
 	t.Cleanup(func() {
 		for i := 1; i <= n; i++ {
@@ -114,7 +118,8 @@ func TestMesh(t *testing.T) {
 	})
 	var watches, responders []*started
 	for i := 1; i <= n; i++ {
-		responders = append(responders, run(space(i), "ready driver=xdp", filepath.Join(bin, "rebound-responder"), "-set", "nic.device=eth0", "-set", "nic.driver=xdp", "-set",
+		responders = append(responders, run(space(i), "ready driver=xdp", filepath.Join(bin, "rebound-responder"),
+			"-set", "nic.device=eth0", "-set", "nic.driver=xdp", "-set",
 			"respond.addresses="+responder(i)+"/16", "-set", "cpu.lock_memory=false", "-set", "log.level=error"))
 	}
 	var groups strings.Builder // the same for all watches, this host's own included
@@ -127,14 +132,18 @@ func TestMesh(t *testing.T) {
 	for i := 1; i <= n; i++ {
 		address := kernel(i) + ":9470"
 		scrape = append(scrape, fmt.Sprintf("      - targets: [%q]\n        labels: {from: h%d}\n", address, i))
-		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-watch"), "-file-sd", fleet, "-peers", "200", "-self", fmt.Sprintf("h%d", i), "-proto", "icmp", "-rate", strconv.FormatFloat(*meshRate, 'g', -1, 64),
-			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir", filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
+		watches = append(watches, run(space(i), "watching", filepath.Join(bin, "rebound-watch"), "-file-sd", fleet,
+			"-peers", "200", "-self", fmt.Sprintf("h%d", i), "-proto", "icmp", "-rate",
+			strconv.FormatFloat(*meshRate, 'g', -1, 64),
+			"-listen", address, "-core", strconv.Itoa(i%runtime.NumCPU()), "-driver", "afpacket", "-dir",
+			filepath.Join(dir, fmt.Sprintf("logs-%d", i)), "-interval", "1s", "-schema", "3", "-log-level", "warn"))
 	}
 	every := max(*meshTime/2/12, 2*time.Second)
 	rules := value(filepath.Abs("../fleet/deploy/prometheus/fleet.rules.yml"))(t)
 	config := fmt.Sprintf("global:\n  scrape_interval: %v\n  scrape_timeout: %[1]v\n  evaluation_interval: %[1]v\nrule_files: [%[3]s]\nscrape_configs:\n  - job_name: rebound-watch\n    static_configs:\n%[2]s  - job_name: prometheus\n    static_configs:\n      - targets: [\"127.0.0.1:9090\"]\n", every, strings.Join(scrape, ""), rules)
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o644))
-	server := run(hub, "", "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	server := run(hub, "", "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:9090", "--enable-feature=native-histograms", "--log.level=error")
 
 	s := &scraped{t, hub}
@@ -154,7 +163,8 @@ func TestMesh(t *testing.T) {
 		out, err := s.in(append([]string{filepath.Join(bin, "rebound-watch")}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	out, err := ask("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range", half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),
+	out, err := ask("matrix", "-prom", "http://127.0.0.1:9090", "-at", at.UTC().Format(time.RFC3339), "-range",
+		half.String(), "-before", half.String(), "-windows", strconv.Itoa(windows),
 		"-out", page)
 	if err != nil || !strings.Contains(out, fmt.Sprintf("\n%d paths: ", int(paths))) {
 		t.Fatalf("rebound-watch matrix: %v\n%s", err, out)
@@ -164,17 +174,21 @@ func TestMesh(t *testing.T) {
 	if err != nil || strings.Count(string(html), "<td class=\"h") != int(paths) {
 		t.Errorf("the page has %d cells, %v", strings.Count(string(html), "<td class=\"h"), err)
 	}
-	target := fmt.Sprintf("prom:http://127.0.0.1:9090?target=icmp:%s&instance=%s:9470&windows=%d", responder(2), kernel(1), windows)
+	target := fmt.Sprintf("prom:http://127.0.0.1:9090?target=icmp:%s&instance=%s:9470&windows=%d", responder(2),
+		kernel(1), windows)
 	a := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-2*half).Unix(), at.Add(-half).Unix())
 	b := fmt.Sprintf("%s&from=%d&to=%d", target, at.Add(-half).Unix(), at.Unix())
 	out, err = ask("compare", "-v", a, b)
-	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") || !strings.Contains(out, "counts as one run") {
+	if err != nil || strings.Contains(out, "NOT COMPARABLE") || !strings.Contains(out, "p50") ||
+		!strings.Contains(out, "counts as one run") {
 		t.Errorf("rebound-watch compare: %v\n%s", err, out)
 	}
-	panels(t, s, "../fleet/deploy/prometheus/watch.json", "Loss by direction", "Changed", "Not probed", "Whose slow round trips", "Slow round trips")
+	panels(t, s, "../fleet/deploy/prometheus/watch.json", "Loss by direction", "Changed", "Not probed",
+		"Whose slow round trips", "Slow round trips")
 	panels(t, s, "../fleet/deploy/prometheus/fleet.json", "Outages", "Paths with loss", "Change since yesterday")
 	meshFigures(t, s, watches, server)
-	if out, err := ask("suspects", "-prom", "http://127.0.0.1:9090"); err != nil || !strings.Contains(out, ": no suspect") {
+	if out, err := ask("suspects", "-prom", "http://127.0.0.1:9090"); err != nil ||
+		!strings.Contains(out, ": no suspect") {
 		t.Errorf("rebound-watch suspects without a fault: %v\n%s", err, out)
 	}
 	if err := responders[0].stop(); err != nil {
@@ -218,10 +232,13 @@ func meshFigures(t *testing.T, s *scraped, watches []*started, server *started) 
 	}
 	t.Logf("watches: %d MiB resident each; Prometheus: %d MiB", sum/1024/len(watches), resident(server)/1024)
 	for _, q := range []string{
-		`avg(rate(process_cpu_seconds_total{job="rebound-watch"}[30s]))`, `rate(process_cpu_seconds_total{job="prometheus"}[30s])`,
-		`avg(scrape_samples_scraped{job="rebound-watch"})`, `avg(scrape_duration_seconds{job="rebound-watch"})`, `prometheus_tsdb_head_series`,
+		`avg(rate(process_cpu_seconds_total{job="rebound-watch"}[30s]))`,
+		`rate(process_cpu_seconds_total{job="prometheus"}[30s])`,
+		`avg(scrape_samples_scraped{job="rebound-watch"})`, `avg(scrape_duration_seconds{job="rebound-watch"})`,
+		`prometheus_tsdb_head_series`,
 		`sum(rate(rebound_probes_total[30s]))`, `sum(increase(rebound_lost_total[30s]))`,
-		`histogram_quantile(0.5, sum(rate(rebound_rtt_seconds[30s])))`, `histogram_quantile(0.99, sum(rate(rebound_rtt_seconds[30s])))`,
+		`histogram_quantile(0.5, sum(rate(rebound_rtt_seconds[30s])))`,
+		`histogram_quantile(0.99, sum(rate(rebound_rtt_seconds[30s])))`,
 		`histogram_quantile(0.99, sum(rate(rebound_watch_lag_seconds[30s])))`, `avg(rebound_watch_disk_bytes)`,
 		`prometheus_tsdb_wal_storage_size_bytes`, `rate(prometheus_tsdb_head_samples_appended_total[30s])`,
 	} {

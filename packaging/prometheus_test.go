@@ -89,7 +89,8 @@ func (s *scraped) eventually(expression string, good func(map[string]float64) bo
 	}
 }
 
-// wire makes a namespace, with an interface eth1 whose other end is in the namespace with -far behind its name, until the test ends.
+// wire makes a namespace, with an interface eth1 whose other end is in the namespace with -far behind its name, until
+// the test ends.
 func wire(t *testing.T, space string) {
 	t.Helper()
 	t.Cleanup(func() { sh(fmt.Sprintf("ip netns del %[1]s; ip netns del %[1]s-far", space)) })
@@ -109,7 +110,8 @@ func TestScrape(t *testing.T) {
 	far := s.space + "-far"
 	wire(t, s.space)
 
-	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "rebound-responder"), "-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
+	responder := s.in(filepath.Join(o.out, "stage-"+o.arch, "rebound-responder"), "-set", "nic.device=eth1", "-set",
+		"respond.addresses=10.9.0.2/24", "-set",
 		"nic.driver=afpacket", "-set", "stats.listen=127.0.0.1:9469", "-set", "trust.confine=require")
 	var log strings.Builder
 	responder.Stderr = &log
@@ -127,34 +129,43 @@ func TestScrape(t *testing.T) {
 	}
 
 	config := value(os.ReadFile("../fleet/deploy/prometheus/prometheus.yml"))(t)
-	text := strings.NewReplacer("10.0.0.10:9469", "127.0.0.1:9469", "scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s").Replace(string(config))
+	text := strings.NewReplacer("10.0.0.10:9469", "127.0.0.1:9469", "scrape_interval: 15s",
+		"scrape_interval: 1s\n  evaluation_interval: 1s").Replace(string(config))
 	dir := t.TempDir()
 	rules := value(os.ReadFile("../fleet/deploy/prometheus/rebound.rules.yml"))(t)
 	for name, content := range map[string]string{"prometheus.yml": text, "rebound.rules.yml": string(rules)} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
-	server := s.in("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	server := s.in("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:9090", "--enable-feature=native-histograms", "--log.level=warn")
 	var serverLog strings.Builder
 	server.Stderr = &serverLog
 	must(t, server.Start())
 	t.Cleanup(func() { server.Process.Signal(syscall.SIGTERM); server.Wait() })
 
-	s.eventually(`up{job="rebound"}`, func(v map[string]float64) bool { return len(v) == 1 && v["map[__name__:up job:rebound]"] == 1 })
+	s.eventually(`up{job="rebound"}`, func(v map[string]float64) bool {
+		return len(v) == 1 &&
+			v["map[__name__:up job:rebound]"] == 1
+	})
 	const pings = 200
-	if out, err := exec.Command("ip", "netns", "exec", far, "ping", "-q", "-c", strconv.Itoa(pings), "-i", "0.01", "-W", "5", "10.9.0.2").CombinedOutput(); err != nil {
+	if out, err := exec.Command("ip", "netns", "exec", far, "ping", "-q", "-c", strconv.Itoa(pings), "-i", "0.01", "-W",
+		"5", "10.9.0.2").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, log.String())
 	}
-	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`, func(v map[string]float64) bool { return v["map[]"] >= pings })
+	answered := s.eventually(`sum(rebound_answered_total{kind="icmpv4"})`,
+		func(v map[string]float64) bool { return v["map[]"] >= pings })
 
 	// Prometheus may just have scraped, and the page's rate is limited.
-	page := value(s.in("curl", "-sf", "--retry", "20", "--retry-delay", "1", "--retry-all-errors", "http://127.0.0.1:9469/metrics").Output())(t)
+	page := value(s.in("curl", "-sf", "--retry", "20", "--retry-delay", "1", "--retry-all-errors",
+		"http://127.0.0.1:9469/metrics").Output())(t)
 	check := exec.Command("promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(string(page))
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}
-	for _, want := range []string{`rebound_turnaround_seconds_bucket{queue="0",le="1e-05"} `, "rebound_build_info{", "process_resident_memory_bytes "} {
+	for _, want := range []string{`rebound_turnaround_seconds_bucket{queue="0",le="1e-05"} `, "rebound_build_info{",
+		"process_resident_memory_bytes "} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page for those without native histograms has no %s", want)
 		}
@@ -167,10 +178,12 @@ func TestScrape(t *testing.T) {
 		t.Fatalf("no count of turnarounds on the page:\n%s", page)
 	}
 	all := value(strconv.ParseFloat(string(recorded[1]), 64))(t)
-	s.eventually(`sum(histogram_count(rebound_turnaround_seconds))`, func(v map[string]float64) bool { return v["map[]"] >= all })
+	s.eventually(`sum(histogram_count(rebound_turnaround_seconds))`,
+		func(v map[string]float64) bool { return v["map[]"] >= all })
 	quantiles := map[string]float64{}
 	for name, q := range map[string]string{"p50": "0.5", "p90": "0.9", "p99": "0.99"} {
-		v := s.eventually(`histogram_quantile(`+q+`, rebound_turnaround_seconds)`, func(v map[string]float64) bool { return len(v) == 1 })
+		v := s.eventually(`histogram_quantile(`+q+`, rebound_turnaround_seconds)`,
+			func(v map[string]float64) bool { return len(v) == 1 })
 		for _, x := range v {
 			quantiles[name] = x
 		}
@@ -183,7 +196,8 @@ func TestScrape(t *testing.T) {
 	if err := responder.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, log.String())
 	}
-	own := regexp.MustCompile(`(?m)^turnaround +([\d,]+) +(\S+ .?s) +(\S+ .?s) +(\S+ .?s)`).FindStringSubmatch(summary.String())
+	own := regexp.MustCompile(`(?m)^turnaround +([\d,]+) +(\S+ .?s) +(\S+ .?s) +(\S+ .?s)`).FindStringSubmatch(
+		summary.String())
 	if own == nil {
 		t.Fatalf("no turnaround in\n%s", summary.String())
 	}

@@ -68,12 +68,14 @@ type entry struct {
 	mode     int64
 }
 
-// tar writes programs, configuration, manual pages, completion, SBOMs and licence into one folder, laid out as below /usr/local.
+// tar writes programs, configuration, manual pages, completion, SBOMs and licence into one folder, laid out as below
+// /usr/local.
 func (o *options) tar(stage string, s stamp) (string, error) {
 	top := "rebound-" + s.debian() + "-linux-" + o.arch
 	files := []entry{{filepath.Join(o.root, "LICENSE"), "LICENSE", 0o644}}
 	if o.discover {
-		files = append(files, entry{discover, "bin/" + discover, 0o755}, entry{discover + ".cdx.json", "share/doc/rebound/sbom/" + discover + ".cdx.json", 0o644})
+		files = append(files, entry{discover, "bin/" + discover, 0o755},
+			entry{discover + ".cdx.json", "share/doc/rebound/sbom/" + discover + ".cdx.json", 0o644})
 	}
 	for _, p := range programs {
 		files = append(files, entry{p, "bin/" + p, 0o755},
@@ -112,13 +114,15 @@ func (o *options) tar(stage string, s stamp) (string, error) {
 	return to, os.WriteFile(to, z.Bytes(), 0o644)
 }
 
-// archive returns a tar of files, whose paths may be relative to stage, sorted, with their folders and the time of the commit.
+// archive returns a tar of files, whose paths may be relative to stage, sorted, with their folders and the time of the
+// commit.
 func archive(stage string, files []entry, s stamp) ([]byte, error) {
 	slices.SortFunc(files, func(a, b entry) int { return strings.Compare(a.to, b.to) })
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	header := func(name string, mode int64, size int, kind byte) error {
-		return w.WriteHeader(&tar.Header{Typeflag: kind, Name: name, Mode: mode, Size: int64(size), ModTime: s.time, Format: tar.FormatPAX})
+		return w.WriteHeader(&tar.Header{Typeflag: kind, Name: name, Mode: mode, Size: int64(size), ModTime: s.time,
+			Format: tar.FormatPAX})
 	}
 	made := map[string]bool{}
 	for _, f := range files {
@@ -163,7 +167,10 @@ func (o *options) image(stage string, s stamp) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)),
+			nil
+	})
 	if err != nil {
 		return "", err
 	}
@@ -190,8 +197,8 @@ func (o *options) image(stage string, s stamp) (string, error) {
 	return to, tarball.WriteToFile(to, tag, img)
 }
 
-// readContainerfile returns the files that a Containerfile copies and its entry point. It accepts no other instructions, so that the
-// archive is the same image as the one that is built from the file.
+// readContainerfile returns the files that a Containerfile copies and its entry point. It accepts no other
+// instructions, so that the archive is the same image as the one that is built from the file.
 func readContainerfile(text string) (files []entry, entrypoint []string, err error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -204,7 +211,8 @@ func readContainerfile(text string) (files []entry, entrypoint []string, err err
 			}
 			files = append(files, entry{f[1], strings.TrimPrefix(f[2], "/"), mode})
 		case f[0] == "ENTRYPOINT":
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(line), "ENTRYPOINT")), &entrypoint); err != nil {
+			if err := json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(line), "ENTRYPOINT")),
+				&entrypoint); err != nil {
 				return nil, nil, fmt.Errorf("Containerfile: %s: %w", strings.TrimSpace(line), err)
 			}
 		default:

@@ -20,12 +20,14 @@ import (
 	checked "github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// Two builds of one commit are the same bytes: in folders of other names, at another time, in another time zone and under another
-// umask, the second with nothing of the first in its cache.
+// Two builds of one commit are the same bytes: in folders of other names, at another time, in another time zone and
+// under another umask, the second with nothing of the first in its cache.
 func TestReproducible(t *testing.T) {
 	first := packaged(t)
-	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(), arch: first.arch, discover: true, discovery: discovery(),
-		env: []string{"GOCACHE=" + filepath.Join(shared, "cache"), "TZ=Asia/Tokyo", "HOME=" + os.Getenv("HOME"), "LC_ALL=C"}}
+	second := options{root: filepath.Join(shared, "elsewhere", "and", "deeper", "clone"), out: t.TempDir(),
+		arch: first.arch, discover: true, discovery: discovery(),
+		env: []string{"GOCACHE=" + filepath.Join(shared, "cache"), "TZ=Asia/Tokyo", "HOME=" + os.Getenv("HOME"),
+			"LC_ALL=C"}}
 	if testing.Short() {
 		second.env = second.env[1:]
 	}
@@ -88,7 +90,8 @@ func TestSBOM(t *testing.T) {
 			there[c.Name] = c
 		}
 		for _, n := range c.has {
-			if m, ok := there[n]; !ok || m.Version == "" || n != "std" && (m.Hashes == nil || len((*m.Hashes)[0].Value) != 64) {
+			if m, ok := there[n]; !ok || m.Version == "" || n != "std" &&
+				(m.Hashes == nil || len((*m.Hashes)[0].Value) != 64) {
 				t.Errorf("%s: %s is %+v", program, n, m)
 			}
 		}
@@ -108,8 +111,10 @@ func TestListsWithoutDiscover(t *testing.T) {
 	for _, name := range []string{"nfpm.yaml", "Containerfile"} {
 		with, without := options{root: "..", discover: true}, options{root: ".."}
 		all, less := value(with.list(name))(t), value(without.list(name))(t)
-		if !strings.Contains(all, discover) || strings.Contains(less, discover) || !strings.Contains(less, prefix+"watch") {
-			t.Errorf("%s: with %q: %t; without it: %t", name, discover, strings.Contains(all, discover), strings.Contains(less, discover))
+		if !strings.Contains(all, discover) || strings.Contains(less, discover) ||
+			!strings.Contains(less, prefix+"watch") {
+			t.Errorf("%s: with %q: %t; without it: %t", name, discover, strings.Contains(all, discover),
+				strings.Contains(less, discover))
 		}
 	}
 }
@@ -154,14 +159,18 @@ func TestTar(t *testing.T) {
 	}
 	to := t.TempDir()
 	run("tar", "-xf", tars[0], "--strip-components=1", "-C", to)
-	for _, f := range []string{"bin/rebound-simnic", "share/doc/rebound/sbom/rebound-discover.cdx.json", "LICENSE", "etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
-		"share/man/man1/rebound-bench.1.gz", "share/man/man1/rebound-discover.1.gz", "share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
-		"share/zsh/site-functions/_rebound-bench", "share/fish/vendor_completions.d/rebound-bench.fish", "share/bash-completion/completions/rebound-bench"} {
+	for _, f := range []string{"bin/rebound-simnic", "share/doc/rebound/sbom/rebound-discover.cdx.json", "LICENSE",
+		"etc/rebound/config.toml", "etc/rebound/watch.toml", "share/man/man8/rebound-responder.8.gz",
+		"share/man/man1/rebound-bench.1.gz", "share/man/man1/rebound-discover.1.gz",
+		"share/man/man5/rebound-config.5.gz", "share/doc/rebound/sbom/rebound-bench.cdx.json",
+		"share/zsh/site-functions/_rebound-bench", "share/fish/vendor_completions.d/rebound-bench.fish",
+		"share/bash-completion/completions/rebound-bench"} {
 		if info, err := os.Stat(filepath.Join(to, f)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"}, {"rebound-watch", "version"}, {"rebound-discover", "-version"}} {
+	for _, c := range [][]string{{"rebound-responder", "version"}, {"rebound-bench", "version"},
+		{"rebound-watch", "version"}, {"rebound-discover", "-version"}} {
 		out := run(filepath.Join(to, "bin", c[0]), c[1])
 		if !strings.HasPrefix(out, c[0]+" v0.") || strings.Contains(out, "stand-in") != (c[0] == discover && !*whole) {
 			t.Errorf("%s: %s", c, out)
@@ -179,7 +188,8 @@ func TestImage(t *testing.T) {
 	img := value(tarball.ImageFromPath(images[0], nil))(t)
 	must(t, checked.Image(img))
 	config := value(img.ConfigFile())(t)
-	if config.Architecture != o.arch || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/rebound-responder", "-config", "/etc/rebound/config.toml"}) {
+	if config.Architecture != o.arch || !slices.Equal(config.Config.Entrypoint,
+		[]string{"/usr/bin/rebound-responder", "-config", "/etc/rebound/config.toml"}) {
 		t.Errorf("%s, %q", config.Architecture, config.Config.Entrypoint)
 	}
 	var names []string
@@ -195,7 +205,8 @@ func TestImage(t *testing.T) {
 			names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
 		}
 	}
-	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-discover 755", "usr/bin/rebound-responder 755", "usr/bin/rebound-watch 755"}; !slices.Equal(names, want) {
+	if want := []string{"etc/rebound/config.toml 644", "usr/bin/rebound-bench 755", "usr/bin/rebound-discover 755",
+		"usr/bin/rebound-responder 755", "usr/bin/rebound-watch 755"}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
 }

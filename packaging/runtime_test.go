@@ -35,8 +35,8 @@ func (r *runtimeRules) profile(capabilities []string) map[string]any {
 	return p
 }
 
-// pod runs the image as containerd would have runc run a container of a pod: with its seccomp profile, a read-only root, no new
-// privileges, these capabilities and no others. Its network is a namespace with the interface eth1.
+// pod runs the image as containerd would have runc run a container of a pod: with its seccomp profile, a read-only
+// root, no new privileges, these capabilities and no others. Its network is a namespace with the interface eth1.
 type pod struct {
 	rules  runtimeRules
 	root   string
@@ -81,7 +81,8 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 	}
 	process := c["process"].(map[string]any)
 	delete(process, "rlimits") // the service's
-	process["terminal"], process["noNewPrivileges"], process["args"] = false, true, append(slices.Clone(p.entry), arguments...)
+	process["terminal"], process["noNewPrivileges"], process["args"] = false, true,
+		append(slices.Clone(p.entry), arguments...)
 	process["capabilities"] = map[string][]string{"bounding": named, "effective": named, "permitted": named}
 	c["root"] = map[string]any{"path": "rootfs", "readonly": true}
 	linux := c["linux"].(map[string]any)
@@ -100,7 +101,8 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 	defer exec.Command("runc", "delete", "-f", p.space).Run()
 	ready, _ = lines.ReadString('\n')
 	if ready != "" {
-		for _, script := range []string{"ip netns exec " + p.space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2", "runc kill " + p.space + " TERM"} {
+		for _, script := range []string{"ip netns exec " + p.space + "-far ping -q -c 5 -i 0.1 -w 60 10.9.0.2",
+			"runc kill " + p.space + " TERM"} {
 			if err := sh(script); err != nil {
 				t.Error(err)
 			}
@@ -113,7 +115,8 @@ func (p *pod) run(t *testing.T, capabilities []string, arguments ...string) (rea
 	return ready, stderr.String()
 }
 
-// The responder's pod starts under containerd's profile with the chart's capabilities and arguments, answers, and leaves uid 0.
+// The responder's pod starts under containerd's profile with the chart's capabilities and arguments, answers, and
+// leaves uid 0.
 func TestKubernetesPod(t *testing.T) {
 	p := newPod(t)
 	for _, doc := range manifests(t, "../fleet/deploy/kubernetes/rebound.yaml") {
@@ -158,8 +161,8 @@ func TestKubernetesPod(t *testing.T) {
 	t.Error("../fleet/deploy/kubernetes/rebound.yaml has no responder")
 }
 
-// docs/fleet/kubernetes.md lists the capabilities that each driver needs: with these it runs, and without any one of them it
-// reports which is missing.
+// docs/fleet/kubernetes.md lists the capabilities that each driver needs: with these it runs, and without any one of
+// them it reports which is missing.
 func TestKubernetesCapabilities(t *testing.T) {
 	p := newPod(t)
 	b := value(os.ReadFile("../docs/fleet/kubernetes.md"))(t)
@@ -176,12 +179,14 @@ func TestKubernetesCapabilities(t *testing.T) {
 				continue
 			}
 			found[driver] = true
-			arguments := []string{"-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set", "nic.driver=" + driver}
+			arguments := []string{"-set", "nic.device=eth1", "-set", "respond.addresses=10.9.0.2/24", "-set",
+				"nic.driver=" + driver}
 			if ready, log := p.run(t, needed, arguments...); !strings.HasPrefix(ready, "ready driver="+driver) {
 				t.Errorf("%s with %q: %q\n%s", driver, needed, ready, log)
 			}
 			for i, less := range needed {
-				if ready, log := p.run(t, slices.Delete(slices.Clone(needed), i, i+1), arguments...); ready != "" || !strings.Contains(log, "CAP_"+less) {
+				if ready, log := p.run(t, slices.Delete(slices.Clone(needed), i, i+1), arguments...); ready != "" ||
+					!strings.Contains(log, "CAP_"+less) {
 					t.Errorf("%s without %s: %q\n%s", driver, less, ready, log)
 				}
 			}

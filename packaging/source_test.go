@@ -25,8 +25,10 @@ func TestMain(m *testing.M) {
 
 func git(dir string, args ...string) ([]byte, error) {
 	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@localhost", "GIT_COMMITTER_NAME=t",
-		"GIT_COMMITTER_EMAIL=t@localhost", "GIT_AUTHOR_DATE=2026-01-02T03:04:05Z", "GIT_COMMITTER_DATE=2026-01-02T03:04:05Z")
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@localhost",
+		"GIT_COMMITTER_NAME=t",
+		"GIT_COMMITTER_EMAIL=t@localhost", "GIT_AUTHOR_DATE=2026-01-02T03:04:05Z",
+		"GIT_COMMITTER_DATE=2026-01-02T03:04:05Z")
 	return cmd.Output()
 }
 
@@ -66,7 +68,8 @@ func clone(to string) error {
 	return err
 }
 
-// whole is for make discovery. make test, which could not compile rebound-discover in its time, packages a small program in its place.
+// whole is for make discovery. make test, which could not compile rebound-discover in its time, packages a small
+// program in its place.
 var whole = flag.Bool("discover", false, "package the real rebound-discover, which compiles for minutes at first")
 
 // discovery is where the sources of the packaged rebound-discover are.
@@ -79,7 +82,8 @@ func discovery() string {
 
 // made is the output of make package for the current work tree.
 var made = sync.OnceValues(func() (o options, err error) {
-	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64", discover: true, discovery: discovery()}
+	o = options{root: filepath.Join(shared, "clone"), out: filepath.Join(shared, "out"), arch: "amd64", discover: true,
+		discovery: discovery()}
 	if err := clone(o.root); err != nil {
 		return o, err
 	}

@@ -21,8 +21,9 @@ var left = map[string]string{
 	"make check":                         "CI runs all of it, and more",
 }
 
-// The steps of the release's workflow, in a clone with a tag, make and publish the files that README and install.md name: with the tag's
-// version, checksums that fit, and an SBOM of each program. gh is a program that writes down its arguments.
+// The steps of the release's workflow, in a clone with a tag, make and publish the files that README and install.md
+// name: with the tag's version, checksums that fit, and an SBOM of each program. gh is a program that writes down its
+// arguments.
 func TestWorkflow(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git: a release is a tag")
@@ -41,8 +42,10 @@ func TestWorkflow(t *testing.T) {
 	}
 	must(t, yaml.Unmarshal(value(os.ReadFile("../.github/workflows/release.yml"))(t), &w))
 	bin := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(bin, "gh"), []byte("#!/bin/sh\nfor a; do echo \"$a\"; done >'"+bin+"/published'\n"), 0o755))
-	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GITHUB_REF_NAME="+tag, "GOFLAGS=", "DISCOVERY="+discovery())
+	must(t, os.WriteFile(filepath.Join(bin, "gh"), []byte("#!/bin/sh\nfor a; do echo \"$a\"; done >'"+bin+
+		"/published'\n"), 0o755))
+	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GITHUB_REF_NAME="+tag, "GOFLAGS=",
+		"DISCOVERY="+discovery())
 	ran, needed := 0, []string{}
 	for _, s := range w.Jobs["release"].Steps {
 		for _, with := range []string{"subject-checksums", "go-version-file"} {
@@ -73,7 +76,8 @@ func TestWorkflow(t *testing.T) {
 	}
 	out := filepath.Join(dir, "out/release")
 	published := strings.Fields(string(value(os.ReadFile(filepath.Join(bin, "published")))(t)))
-	if want := []string{"release", "create", tag, "--verify-tag", "--generate-notes"}; len(published) < 5 || !slices.Equal(published[:5], want) {
+	if want := []string{"release", "create", tag, "--verify-tag", "--generate-notes"}; len(published) < 5 ||
+		!slices.Equal(published[:5], want) {
 		t.Fatalf("gh %q, want %q", published, want)
 	}
 	for _, f := range published[5:] {
@@ -83,7 +87,8 @@ func TestWorkflow(t *testing.T) {
 	}
 	want := []string{"SHA256SUMS"}
 	for _, arch := range architectures {
-		want = append(want, "rebound_1.2.3_"+arch+".deb", "rebound_"+arch+".deb", "rebound-1.2.3-linux-"+arch+".tar.gz", "rebound-linux-"+arch+".tar.gz", "rebound-1.2.3-image-"+arch+".tar")
+		want = append(want, "rebound_1.2.3_"+arch+".deb", "rebound_"+arch+".deb", "rebound-1.2.3-linux-"+arch+".tar.gz",
+			"rebound-linux-"+arch+".tar.gz", "rebound-1.2.3-image-"+arch+".tar")
 		for _, p := range append(slices.Clone(programs), discover) {
 			want = append(want, p+"-"+arch+".cdx.json")
 		}
@@ -103,10 +108,12 @@ func TestWorkflow(t *testing.T) {
 			t.Errorf("%s is not published", f)
 		}
 	}
-	sh := exec.Command("sh", "-ec", fmt.Sprintf("sha256sum -c SHA256SUMS && tar -xzOf rebound-linux-%[1]s.tar.gz rebound-1.2.3-linux-%[1]s/bin/rebound-bench >'%[2]s/bench' && chmod +x '%[2]s/bench' && '%[2]s/bench' version", architectures[0], bin))
+	sh := exec.Command("sh", "-ec",
+		fmt.Sprintf("sha256sum -c SHA256SUMS && tar -xzOf rebound-linux-%[1]s.tar.gz rebound-1.2.3-linux-%[1]s/bin/rebound-bench >'%[2]s/bench' && chmod +x '%[2]s/bench' && '%[2]s/bench' version", architectures[0], bin))
 	sh.Dir = out
 	text, err := sh.CombinedOutput()
-	if err != nil || strings.Count(string(text), ": OK") != len(published)-6 || !strings.Contains(string(text), "\nrebound-bench "+tag) {
+	if err != nil || strings.Count(string(text), ": OK") != len(published)-6 ||
+		!strings.Contains(string(text), "\nrebound-bench "+tag) {
 		t.Errorf("%v\n%s", err, text)
 	}
 	t.Logf("%s", text)

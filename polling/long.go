@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// Long has the latest long iterations of a loop, by length: short ones, however many, do not displace long ones that were not
-// read yet. One goroutine adds, and any may read meanwhile.
+// Long has the latest long iterations of a loop, by length: short ones, however many, do not displace long ones that
+// were not read yet. One goroutine adds, and any may read meanwhile.
 type Long struct {
 	classes [classes]class
 }
 
-// Iterations from 2^(i+firstBits-1) to 2^(i+firstBits) ticks are of class i. The first class has all shorter ones and the last all longer
-// ones, from about 5 ms.
+// Iterations from 2^(i+firstBits-1) to 2^(i+firstBits) ticks are of class i. The first class has all shorter ones and
+// the last all longer ones, from about 5 ms.
 const (
 	classes   = 14
 	firstBits = 12
@@ -28,7 +28,8 @@ type span struct{ from, to atomic.Uint64 }
 // Read is how much of a Long was read.
 type Read [classes]uint64
 
-// Add adds an iteration, by its start and the start of the next. Only the loop may call it, or another goroutine while no loop runs.
+// Add adds an iteration, by its start and the start of the next. Only the loop may call it, or another goroutine while
+// no loop runs.
 //
 //go:noinline
 func (l *Long) Add(from, to uint64) {
@@ -40,8 +41,8 @@ func (l *Long) Add(from, to uint64) {
 	c.count.Store(n + 1)
 }
 
-// After calls f with the iterations that are not in read, in the order of time within each class, and adds them to it. Later ones may
-// have replaced some: iterations shorter than below ticks may be missing, and lost of the longest class.
+// After calls f with the iterations that are not in read, in the order of time within each class, and adds them to it.
+// Later ones may have replaced some: iterations shorter than below ticks may be missing, and lost of the longest class.
 func (l *Long) After(read *Read, f func(from, to uint64)) (below, lost uint64) {
 	for i := range l.classes {
 		c := &l.classes[i]

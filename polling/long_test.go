@@ -40,12 +40,14 @@ func TestLong(t *testing.T) {
 		case took == 1<<40 && got+lost != total:
 			t.Errorf("%d ticks: %d iterations and %d lost of %d", took, got, lost, total)
 		case took < 1<<40 && (got < total) != (without > 0):
-			t.Errorf("%d ticks: %d iterations of %d, and shorter ones than that are missing %d times", took, got, total, without)
+			t.Errorf("%d ticks: %d iterations of %d, and shorter ones than that are missing %d times", took, got, total,
+				without)
 		}
 	}
 }
 
-// A reader that comes late gets the long iterations although many short ones came after them, and learns how short the missing ones are.
+// A reader that comes late gets the long iterations although many short ones came after them, and learns how short the
+// missing ones are.
 func TestLongOutlastsShort(t *testing.T) {
 	var l Long
 	l.Add(0, 60e6)

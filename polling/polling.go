@@ -1,15 +1,16 @@
-// Package polling has what a polling loop needs to measure itself: the cycle counter, and a histogram with one writer that takes
-// a few instructions per value. It imports nothing, so that fastpath and the drivers do not depend on reports and plots.
+// Package polling has what a polling loop needs to measure itself: the cycle counter, and a histogram with one writer
+// that takes a few instructions per value. It imports nothing, so that fastpath and the drivers do not depend on
+// reports and plots.
 package polling
 
 import "math/bits"
 
-// TSC reads the cycle counter: RDTSC on amd64, CNTVCT_EL0 on arm64. The unit is the counter's tick; latency.Clock converts it to
-// nanoseconds. The read is not serialised: neighbouring loads may move across it by some cycles.
+// TSC reads the cycle counter: RDTSC on amd64, CNTVCT_EL0 on arm64. The unit is the counter's tick; latency.Clock
+// converts it to nanoseconds. The read is not serialised: neighbouring loads may move across it by some cycles.
 func TSC() uint64
 
-// FencedTSC is TSC for timing a few instructions: it executes after all earlier instructions and before all later ones. It takes
-// tens of cycles, so do not use it in a loop that answers.
+// FencedTSC is TSC for timing a few instructions: it executes after all earlier instructions and before all later ones.
+// It takes tens of cycles, so do not use it in a loop that answers.
 func FencedTSC() uint64
 
 const (
@@ -19,8 +20,8 @@ const (
 	Buckets = (40 - subBits + 1) * sub
 )
 
-// Histogram counts tick values in logarithmic buckets with linear steps. One goroutine records, any number may read at the same
-// time. A reader can miss a value that is being recorded, but never sees a torn count.
+// Histogram counts tick values in logarithmic buckets with linear steps. One goroutine records, any number may read at
+// the same time. A reader can miss a value that is being recorded, but never sees a torn count.
 type Histogram struct {
 	count [Buckets]Counter
 	max   Counter
@@ -55,20 +56,22 @@ func (h *Histogram) Load(counts *[Buckets]uint64) (greatest uint64) {
 	return h.max.Load()
 }
 
-// Loop records the timing of a polling loop: Gap, from the start of one iteration to the start of the next (it shows when the
-// thread was descheduled), and Turnaround, from the start of an iteration that found frames to its last transmit being posted.
+// Loop records the timing of a polling loop: Gap, from the start of one iteration to the start of the next (it shows
+// when the thread was descheduled), and Turnaround, from the start of an iteration that found frames to its last
+// transmit being posted.
 //
 //	t := r.Loop.Begin()
 //	for !stop.Load() {
 //		t = r.Loop.Pass(t, q.Poll(r))
 //	}
 type Loop struct {
-	// Start is when the current iteration started, for code that needs the time too often to read the counter. Only the polling
-	// goroutine reads it.
+	// Start is when the current iteration started, for code that needs the time too often to read the counter. Only the
+	// polling goroutine reads it.
 	Start uint64
 
-	// Looked is when the latest iteration started that did not find a full batch of frames, so that it left none behind: a frame
-	// that the current iteration finds came after that. 0 if there was none yet. Only the polling goroutine reads it.
+	// Looked is when the latest iteration started that did not find a full batch of frames, so that it left none
+	// behind: a frame that the current iteration finds came after that. 0 if there was none yet. Only the polling
+	// goroutine reads it.
 	Looked uint64
 
 	// Keep is the shortest iteration that is kept in Long, in ticks; 0 keeps none. It is set before the loop begins.

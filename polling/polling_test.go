@@ -40,7 +40,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// An iteration with frames counts as a turnaround and as a gap, an idle one only as a gap; no time between them is lost.
+// An iteration with frames counts as a turnaround and as a gap, an idle one only as a gap; no time between them is
+// lost.
 func TestLoop(t *testing.T) {
 	var l Loop
 	first := TSC()
@@ -61,7 +62,8 @@ func TestLoop(t *testing.T) {
 		return n
 	}
 	if count(&gaps) != 1000 || count(&turns) != 250 || turn > longest || longest > at-first {
-		t.Errorf("%d gaps to %d, %d turnarounds to %d, %d ticks in all", count(&gaps), longest, count(&turns), turn, at-first)
+		t.Errorf("%d gaps to %d, %d turnarounds to %d, %d ticks in all", count(&gaps), longest, count(&turns), turn,
+			at-first)
 	}
 	check.Equal(t, testing.AllocsPerRun(100, func() { at = l.Pass(at, 1) }), 0, "%v allocations a pass")
 }

@@ -43,8 +43,9 @@ const (
 
 	vpdFlag = 1 << 15 // a read is complete; a write starts
 
-	aerSize          = 0x48
-	aerUncorrectable = 0x001ff010 // uncorrectable errors that a function reports: data link protocol, and poisoned TLP to unsupported request
+	aerSize = 0x48
+	// uncorrectable errors that a function reports: data link protocol, and poisoned TLP to unsupported request
+	aerUncorrectable = 0x001ff010
 	aerFatal         = 0x00062010
 	aerCorrectable   = 0x000031c1
 	aerAdvisory      = 1 << 13
@@ -114,7 +115,8 @@ func (s *space) bars(c *Config) error {
 		if b.Size == 0 {
 			continue
 		}
-		if b.Size < 16 || b.Size&(b.Size-1) != 0 || b.Is64 && (i == 5 || c.BARs[i+1].Size != 0) || !b.Is64 && b.Size > 1<<31 {
+		if b.Size < 16 || b.Size&(b.Size-1) != 0 || b.Is64 && (i == 5 || c.BARs[i+1].Size != 0) || !b.Is64 &&
+			b.Size > 1<<31 {
 			return fmt.Errorf("impossible BAR %d: %+v", i, b)
 		}
 		flags, mask := uint32(0), ^(b.Size - 1)
@@ -153,7 +155,8 @@ func (s *space) capabilities(c *Config) error {
 	}
 	if c.MSIXVectors > 0 {
 		if c.MSIXVectors > 2048 || c.MSIXBAR < 0 || c.MSIXBAR > 5 || c.MSIXTable&7 != 0 || c.MSIXPBA&7 != 0 ||
-			uint64(c.MSIXTable)+16*uint64(c.MSIXVectors) > c.BARs[c.MSIXBAR].Size || uint64(c.MSIXPBA) >= c.BARs[c.MSIXBAR].Size {
+			uint64(c.MSIXTable)+16*uint64(c.MSIXVectors) > c.BARs[c.MSIXBAR].Size ||
+			uint64(c.MSIXPBA) >= c.BARs[c.MSIXBAR].Size {
 			return fmt.Errorf("impossible MSI-X table: %d vectors in BAR %d at %#x, pending bits at %#x",
 				c.MSIXVectors, c.MSIXBAR, c.MSIXTable, c.MSIXPBA)
 		}
@@ -306,7 +309,8 @@ func VPD(device uint16, mac [6]byte, more ...[2]string) []byte {
 	const name = "device model of the Rebound project"
 	b := append([]byte{0x82, byte(len(name)), byte(len(name) >> 8)}, name...)
 	var r []byte
-	for _, f := range append([][2]string{{"PN", fmt.Sprintf("model-%04x", device)}, {"SN", fmt.Sprintf("%x", mac)}}, more...) {
+	for _, f := range append([][2]string{{"PN", fmt.Sprintf("model-%04x", device)}, {"SN", fmt.Sprintf("%x", mac)}},
+		more...) {
 		r = append(append(r, f[0][0], f[0][1], byte(len(f[1]))), f[1]...)
 	}
 	b = append(b, 0x90, byte(len(r)+4), byte((len(r)+4)>>8))

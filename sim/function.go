@@ -50,7 +50,9 @@ func (f *Function) ReadConfig(off int, b []byte) error {
 		return errOrphan
 	}
 	err := f.port.ReadConfig(off, b)
-	for i := range b { // vfio-pci emulates vendor and device ID, so they stay when the device does not answer (Linux, init_pci_cap_basic_perm)
+	// vfio-pci emulates vendor and device ID, so they stay when the device does not answer (Linux,
+	// init_pci_cap_basic_perm)
+	for i := range b {
 		if at := off + i; err == nil && at < len(f.port.space.init) && at < offCommand {
 			b[i] = f.port.space.init[at]
 		} else if err == nil && at == offCommand+1 && b[i] == 0xff { // and INTx Disable, which no driver here sets

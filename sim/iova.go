@@ -75,7 +75,8 @@ func (t *table) remove(iova, size uint64) (uint64, error) {
 	for i := first; i < last; i++ {
 		t.maps[i].release()
 	}
-	if n := last - first; first < len(t.maps)-last { // a region is unmapped page by page from its start: move the shorter side
+	// a region is unmapped page by page from its start: move the shorter side
+	if n := last - first; first < len(t.maps)-last {
 		copy(t.maps[n:], t.maps[:first])
 		clear(t.maps[:n])
 		t.maps = t.maps[n:]

@@ -65,8 +65,8 @@ type Host interface {
 	Command(name string, status uint8, fields iter.Seq2[string, uint64])
 	// Transmit puts a frame (without FCS) on the wire. The host copies it.
 	Transmit(frame []byte)
-	// OnWire reports whether transmitted frames have not been taken by the device at the other end, which runs too, on a
-	// machine that may be too busy for both. A model that counts retries of a request does not count one meanwhile.
+	// OnWire reports whether transmitted frames have not been taken by the device at the other end, which runs too, on
+	// a machine that may be too busy for both. A model that counts retries of a request does not count one meanwhile.
 	OnWire() bool
 	// Errorf and Warnf report a violation of that grade. They name the register or command, the expected value and the
 	// one seen.
@@ -128,23 +128,24 @@ type Config struct {
 	Revision             uint8
 	Class                uint32 // 24 bits
 	BARs                 [6]BAR
-	MSIXVectors          int      // table size; 0 for none
-	MSIXBAR              int      // BAR of the table and pending bits
-	MSIXTable, MSIXPBA   uint32   // offsets in that BAR
-	PCIeDevCap           uint32   // PCI Express Device Capabilities; bit 28 is FLR
-	LinkSpeed, LinkWidth int      // PCIe generation and lanes shown in Link Status
-	NoPM                 bool     // no Power Management capability, as in virtual functions
-	SerialNumber         uint64   // Device Serial Number capability; 0 for none
-	MultiFunction        bool     // Header Type announces more functions
-	InterruptPin         uint8    // 1 for INTA# (0 means 1) to 4 for INTD#
-	MSI                  bool     // one maskable message with a 64-bit address
-	VPD                  []byte   // read-only Vital Product Data (see VPD); nil for no such capability
-	AER                  int      // version of Advanced Error Reporting; 0 for none
-	ARI                  bool     // Alternative Routing-ID Interpretation, as in devices that support SR-IOV
-	NextFunction         uint8    // Next Function Number of ARI
-	VendorSize           int      // length of a Vendor-Specific capability with the registers of a vendorConfig; 0 for none
-	VendorParts          [][]byte // read-only Vendor-Specific capabilities, from their third byte; only without MSI and MSI-X
-	PMC, PMCSR           uint16   // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
+	MSIXVectors          int    // table size; 0 for none
+	MSIXBAR              int    // BAR of the table and pending bits
+	MSIXTable, MSIXPBA   uint32 // offsets in that BAR
+	PCIeDevCap           uint32 // PCI Express Device Capabilities; bit 28 is FLR
+	LinkSpeed, LinkWidth int    // PCIe generation and lanes shown in Link Status
+	NoPM                 bool   // no Power Management capability, as in virtual functions
+	SerialNumber         uint64 // Device Serial Number capability; 0 for none
+	MultiFunction        bool   // Header Type announces more functions
+	InterruptPin         uint8  // 1 for INTA# (0 means 1) to 4 for INTD#
+	MSI                  bool   // one maskable message with a 64-bit address
+	VPD                  []byte // read-only Vital Product Data (see VPD); nil for no such capability
+	AER                  int    // version of Advanced Error Reporting; 0 for none
+	ARI                  bool   // Alternative Routing-ID Interpretation, as in devices that support SR-IOV
+	NextFunction         uint8  // Next Function Number of ARI
+	// length of a Vendor-Specific capability with the registers of a vendorConfig; 0 for none
+	VendorSize  int
+	VendorParts [][]byte // read-only Vendor-Specific capabilities, from their third byte; only without MSI and MSI-X
+	PMC, PMCSR  uint16   // Power Management Capabilities and Control/Status; 0 for 0003h and 0008h (No_Soft_Reset)
 }
 
 // vendorConfig is a model with registers in a Vendor-Specific capability, in dwords from byte 4.

@@ -29,7 +29,8 @@ func TestCaptureLinkTypes(t *testing.T) {
 		c.Send(0, []byte("frame"))
 		b, n := out.Bytes(), uint32(len(want.record))
 		check.Equal(t, binary.LittleEndian.Uint32(b[20:]), want.number, "link type %d")
-		if binary.LittleEndian.Uint32(b[32:]) != n || binary.LittleEndian.Uint32(b[36:]) != n || string(b[40:]) != want.record {
+		if binary.LittleEndian.Uint32(b[32:]) != n || binary.LittleEndian.Uint32(b[36:]) != n ||
+			string(b[40:]) != want.record {
 			t.Errorf("%v: record %q", link, b[24:])
 		}
 	}

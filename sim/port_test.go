@@ -81,7 +81,8 @@ func TestEchoInProcess(t *testing.T) {
 			if got := far.Recv(0); !bytes.Equal(got, want) {
 				t.Fatalf("frame %d: got %x, want %x", i, got, want)
 			}
-			must.Equal(t, p.Counts().Since(before), (sim.Counts{MMIOWrite: 2, DMARead: 3, DMAWrite: 3}), "transactions of one reply: %+v")
+			must.Equal(t, p.Counts().Since(before), (sim.Counts{MMIOWrite: 2, DMARead: 3, DMAWrite: 3}),
+				"transactions of one reply: %+v")
 		}
 		check.OK(t, fn.SetBusMaster(false))
 		must.Close(t, arena)

@@ -50,7 +50,8 @@ func TestDMAIsConfined(t *testing.T) {
 	p := power(t, r)
 	fn := open(t, p)
 	a, b := make([]byte, 4096), make([]byte, 4096)
-	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true}, {Size: 4096, Bytes: b, Read: true}} {
+	for i, m := range []sim.Mapping{{Size: 4096, Bytes: a, Read: true, Write: true},
+		{Size: 4096, Bytes: b, Read: true}} {
 		must.OK(t, p.Map(0x10000+uint64(i)*4096, m))
 	}
 	a[4095], b[0] = 1, 2
@@ -373,7 +374,8 @@ func TestCapabilities(t *testing.T) {
 	write(0xe2, 2, 0)
 	check.Equal(t, read(0xe4), binary.LittleEndian.Uint32(vpd), "VPD after a write: %#x")
 	write(0xe2, 2, 2)
-	if r, all := p.Errors(), p.Violations(); len(r) != 0 || len(all) != 1 || !strings.Contains(all[0], "not a multiple of 4") {
+	if r, all := p.Errors(), p.Violations(); len(r) != 0 || len(all) != 1 ||
+		!strings.Contains(all[0], "not a multiple of 4") {
 		t.Errorf("an odd address: %q", all)
 	}
 

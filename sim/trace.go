@@ -33,7 +33,8 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"read", "write", "stores", "config", "command", "bus-master", "reset", "interrupt", "violation"}[k]
+	return [...]string{"read", "write", "stores", "config", "command", "bus-master", "reset", "interrupt",
+		"violation"}[k]
 }
 
 // Event is one action of a driver or of the device.
@@ -146,7 +147,8 @@ func (p *Port) Trace() *Trace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.rec
-	t := &Trace{Port: p.Name(), Events: p.named(r.last(len(r.ring))), Lost: r.n - len(r.ring), Before: p.named(slices.Clone(r.before))}
+	t := &Trace{Port: p.Name(), Events: p.named(r.last(len(r.ring))), Lost: r.n - len(r.ring),
+		Before: p.named(slices.Clone(r.before))}
 	for _, k := range r.order {
 		w := r.settings[k]
 		s := Setting{Name: k.name, Value: w.value, Times: w.times}
@@ -187,8 +189,10 @@ func number(order binary.ByteOrder, v uint64, size int) uint64 {
 
 // registerName returns the model's name of a register, or the name of an MSI-X table entry.
 func (p *Port) registerName(bar int, off uint64) (string, binary.ByteOrder) {
-	if i := off - uint64(p.conf.MSIXTable); bar == p.conf.MSIXBAR && off >= uint64(p.conf.MSIXTable) && i < uint64(len(p.msix)) {
-		return fmt.Sprintf("MSI-X[%d].%s", i/16, [...]string{"address", "address_high", "data", "control"}[i%16/4]), binary.LittleEndian
+	if i := off - uint64(p.conf.MSIXTable); bar == p.conf.MSIXBAR && off >= uint64(p.conf.MSIXTable) &&
+		i < uint64(len(p.msix)) {
+		return fmt.Sprintf("MSI-X[%d].%s", i/16, [...]string{"address", "address_high", "data", "control"}[i%16/4]),
+			binary.LittleEndian
 	}
 	if n, ok := p.model.(Namer); ok {
 		return n.RegisterName(bar, off)
@@ -227,7 +231,8 @@ func (r *recorder) last(n int) []Event {
 }
 
 func (r *recorder) add(e Event) {
-	if last := r.newest(); last != nil && last.Kind == e.Kind && last.BAR == e.BAR && last.Off == e.Off && last.Size == e.Size &&
+	if last := r.newest(); last != nil && last.Kind == e.Kind && last.BAR == e.BAR && last.Off == e.Off &&
+		last.Size == e.Size &&
 		last.Value == e.Value && last.Name == e.Name && slices.Equal(last.Fields, e.Fields) {
 		last.Times++
 		return

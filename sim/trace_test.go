@@ -50,10 +50,12 @@ func TestTrace(t *testing.T) {
 	for i := range uint32(100) {
 		bar.Write32(0x20, i)
 	}
-	check.Same(t, p.Violations(), []string{"sim:toy: error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)",
-		"sim:toy: error: read of BAR 0 00100h: no such register (package toysim)"}, "violations: %q")
+	check.Same(t, p.Violations(),
+		[]string{"sim:toy: error: write of 00000001 to STATUS (BAR 0 00008h): register is read only (package toysim)",
+			"sim:toy: error: read of BAR 0 00100h: no such register (package toysim)"}, "violations: %q")
 	tr = p.Trace()
-	if len(tr.Events) != 100 || tr.Lost != 12 || !strings.Contains(tr.Events[99].String(), "RX_LO (BAR 0 00020h) = 00000063h") {
+	if len(tr.Events) != 100 || tr.Lost != 12 || !strings.Contains(tr.Events[99].String(),
+		"RX_LO (BAR 0 00020h) = 00000063h") {
 		t.Errorf("%d events, %d lost, last %v", len(tr.Events), tr.Lost, &tr.Events[len(tr.Events)-1])
 	}
 	if got := lines(tr.Before); len(got) != 10 || got[8] != "write STATUS (BAR 0 00008h) = 00000001h" ||
@@ -69,7 +71,8 @@ func TestTrace(t *testing.T) {
 	fn.SetBusMaster(false)
 	fn.Reset()
 	tr = p.Trace()
-	if got := lines(tr.Events[97:]); len(tr.Settings) != 5 || tr.Before != nil || !slices.Equal(got, []string{"config Command = 0002h", "bus-master 0", "reset"}) {
+	if got := lines(tr.Events[97:]); len(tr.Settings) != 5 || tr.Before != nil ||
+		!slices.Equal(got, []string{"config Command = 0002h", "bus-master 0", "reset"}) {
 		t.Errorf("after a reset: %v, last events %q", tr.Settings, got)
 	}
 	bar.Write32(0x34, 1)
@@ -98,10 +101,13 @@ func TestCompare(t *testing.T) {
 		}
 		return p.Trace()
 	}
-	a := program([2]uint32{0x38, 64}, [2]uint32{0x0c, 7}, [2]uint32{0x2c, 2048}, [2]uint32{0x28, 16}, [2]uint32{0x20, 0x80})
-	b := program([2]uint32{0x28, 32}, [2]uint32{0x2c, 1}, [2]uint32{0x2c, 2048}, [2]uint32{0x30, 9}, [2]uint32{0x38, 128})
+	a := program([2]uint32{0x38, 64}, [2]uint32{0x0c, 7}, [2]uint32{0x2c, 2048}, [2]uint32{0x28, 16},
+		[2]uint32{0x20, 0x80})
+	b := program([2]uint32{0x28, 32}, [2]uint32{0x2c, 1}, [2]uint32{0x2c, 2048}, [2]uint32{0x30, 9},
+		[2]uint32{0x38, 128})
 	differ, onlyA, onlyB := sim.Compare(a, b)
-	if want := []sim.Difference{{Name: "TX_ENTRIES", A: 64, B: 128}, {Name: "RX_ENTRIES", A: 16, B: 32}}; !slices.Equal(differ, want) ||
+	if want := []sim.Difference{{Name: "TX_ENTRIES", A: 64, B: 128},
+		{Name: "RX_ENTRIES", A: 16, B: 32}}; !slices.Equal(differ, want) ||
 		!slices.Equal(onlyA, []string{"MAC_LO", "RX_LO"}) || !slices.Equal(onlyB, []string{"TX_LO"}) {
 		t.Errorf("differ %v, only a %q, only b %q", differ, onlyA, onlyB)
 	}

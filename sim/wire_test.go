@@ -12,7 +12,8 @@ import (
 func TestWireCounts(t *testing.T) {
 	for seed := range uint64(20) {
 		near, far := sim.Pair()
-		w := sim.Impair(near, sim.Impairment{Loss: 0.2, Duplicate: 0.2, Reorder: 0.3, Delay: time.Duration(seed%2) * time.Millisecond, Seed: seed})
+		w := sim.Impair(near, sim.Impairment{Loss: 0.2, Duplicate: 0.2, Reorder: 0.3,
+			Delay: time.Duration(seed%2) * time.Millisecond, Seed: seed})
 		const n = 200
 		for k := range n {
 			far.Send(0, []byte{byte(k)})

@@ -1,4 +1,5 @@
-// Command prove runs the long proofs that are not tests: fault campaigns, side-by-side benchmarks and differential testing.
+// Command prove runs the long proofs that are not tests: fault campaigns, side-by-side benchmarks and differential
+// testing.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command responder answers ICMP echo, UDP and STAMP from a dedicated core, with the driver's receive and transmit and the
-// rewrite fused into one loop.
+// Command responder answers ICMP echo, UDP and STAMP from a dedicated core, with the driver's receive and transmit and
+// the rewrite fused into one loop.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command simnic serves device models over vfio-user and connects them: to QEMU's vfio-user-pci, and to drivers of Rebound.
+// Command simnic serves device models over vfio-user and connects them: to QEMU's vfio-user-pci, and to drivers of
+// Rebound.
 package main
 
 import (

@@ -42,7 +42,8 @@ func TestCluster(t *testing.T) {
 	}
 	step("install", func(t *testing.T) {
 		begin := time.Now()
-		c.helm("install", release, chart, "-n", release, "--create-namespace", "--set", "image.tag=old,prober.rate=10", "--wait")
+		c.helm("install", release, chart, "-n", release, "--create-namespace", "--set", "image.tag=old,prober.rate=10",
+			"--wait")
 		c.matrix(n1, n2)
 		t.Logf("from helm install to the first matrix: %.1f s", time.Since(begin).Seconds())
 	})
@@ -62,7 +63,8 @@ func TestCluster(t *testing.T) {
 	step("Pod Security restricted", func(t *testing.T) {
 		c.kubectl("create", "namespace", "restricted")
 		c.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
-		c.helm("install", "pods", chart, "-n", "restricted", "--set", "image.tag=old,responder.enabled=false,prober.hostNetwork=false", "--wait")
+		c.helm("install", "pods", chart, "-n", "restricted", "--set",
+			"image.tag=old,responder.enabled=false,prober.hostNetwork=false", "--wait")
 		c.helm("uninstall", "pods", "-n", "restricted", "--wait")
 	})
 	step("killed", func(t *testing.T) { c.killed(n1) })
@@ -115,7 +117,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// values checks that discovery follows other values of the chart, and that the API server accepts what the chart makes of them.
+// values checks that discovery follows other values of the chart, and that the API server accepts what the chart makes
+// of them.
 func (c *cluster) values() {
 	const controlPlane = "!node-role.kubernetes.io/control-plane"
 	for _, v := range []struct{ set, has, hasNot string }{
@@ -140,7 +143,8 @@ func (c *cluster) values() {
 		c.write(file, out)
 		c.kubectl("apply", "--dry-run=server", "-f", file)
 	}
-	if err := c.try("helm", "template", release, chart, "--kube-version", "1.28.0"); err == nil || !strings.Contains(err.Error(), "discovery.enabled needs Kubernetes 1.29") {
+	if err := c.try("helm", "template", release, chart, "--kube-version", "1.28.0"); err == nil ||
+		!strings.Contains(err.Error(), "discovery.enabled needs Kubernetes 1.29") {
 		c.t.Errorf("with Kubernetes 1.28: %v", err)
 	}
 }
@@ -184,7 +188,8 @@ func (c *cluster) upgrade(set ...string) {
 // pod returns the name of a component's pod on a node.
 func (c *cluster) pod(n *node, component string) string {
 	c.t.Helper()
-	return strings.TrimSpace(c.kubectl("get", "pods", "-n", release, "-l", "app.kubernetes.io/component="+component, "--field-selector", "spec.nodeName="+n.name,
+	return strings.TrimSpace(c.kubectl("get", "pods", "-n", release, "-l", "app.kubernetes.io/component="+component,
+		"--field-selector", "spec.nodeName="+n.name,
 		"-o", "jsonpath={.items[0].metadata.name}"))
 }
 
@@ -221,7 +226,8 @@ func status(pid int, field string) string {
 // rights checks what the processes may do.
 func (c *cluster) rights(n *node) {
 	const none = "0000000000000000"
-	prober, responder, discover := n.process("/usr/bin/rebound-watch"), n.process("/usr/bin/rebound-responder"), n.process("/usr/bin/rebound-discover")
+	prober, responder, discover := n.process("/usr/bin/rebound-watch"), n.process("/usr/bin/rebound-responder"),
+		n.process("/usr/bin/rebound-discover")
 	if prober == 0 || responder == 0 || discover == 0 {
 		c.t.Fatalf("prober %d, responder %d, discover %d", prober, responder, discover)
 	}
@@ -258,11 +264,13 @@ func (c *cluster) rights(n *node) {
 	if len(more) != 1 || strings.Join(strings.Fields(more[0]), " ") != "nodes [] [] [get list watch]" {
 		c.t.Errorf("the service account may, beyond what every one may: %q", more)
 	}
-	c.t.Logf("resident: prober %s, responder %s, discover %s", status(prober, "VmRSS"), status(responder, "VmRSS"), status(discover, "VmRSS"))
+	c.t.Logf("resident: prober %s, responder %s, discover %s", status(prober, "VmRSS"), status(responder, "VmRSS"),
+		status(discover, "VmRSS"))
 	c.t.Logf("responder when ready: CapEff %s, CapBnd %s", status(responder, "CapEff"), status(responder, "CapBnd"))
 }
 
-// killed ends the responder, then the kubelet and the responder, by SIGKILL: nothing stays on the interface, and they come back.
+// killed ends the responder, then the kubelet and the responder, by SIGKILL: nothing stays on the interface, and they
+// come back.
 func (c *cluster) killed(n *node) {
 	attached := func() bool { return strings.Contains(n.must("ip", "link", "show", "eth0"), "xdp") }
 	if !attached() {
@@ -306,13 +314,15 @@ func (c *cluster) killed(n *node) {
 	back()
 }
 
-// partition cuts the third node off at its port of the switch. (In the node's namespace iptables would not do it: XDP answers before it.)
+// partition cuts the third node off at its port of the switch. (In the node's namespace iptables would not do it: XDP
+// answers before it.)
 func (c *cluster) partition(n1, n2, n3 *node) {
 	watched := c.watch("partition", []*node{n1, n2})
 	port := fmt.Sprintf("veth%d", n3.number)
 	link := func(args ...string) {
 		c.t.Helper()
-		if out, err := exec.Command("ip", append([]string{"link", "set", port}, args...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ip", append([]string{"link", "set", port},
+			args...)...).CombinedOutput(); err != nil {
 			c.t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -350,7 +360,8 @@ func (c *cluster) partition(n1, n2, n3 *node) {
 func (c *cluster) upgrades(nodes ...*node) {
 	image := func(want string) {
 		c.t.Helper()
-		out := c.kubectl("get", "pods", "-n", release, "-l", "app.kubernetes.io/name=rebound,app.kubernetes.io/component in (responder,prober)",
+		out := c.kubectl("get", "pods", "-n", release, "-l",
+			"app.kubernetes.io/name=rebound,app.kubernetes.io/component in (responder,prober)",
 			"-o", "jsonpath={range .items[*]}{.spec.containers[0].image}{\"\\n\"}{end}")
 		for line := range strings.Lines(out) {
 			if strings.TrimSpace(line) != "rebound:"+want {
@@ -379,9 +390,11 @@ func (c *cluster) budget() {
 	c.upgrade("responder.minAvailable=3")
 	pod := c.pod(c.nodes["node1"], "responder")
 	file := space + "/eviction.json"
-	c.write(file, fmt.Sprintf(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q, "namespace": %q}}`, pod, release))
+	c.write(file, fmt.Sprintf(
+		`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q, "namespace": %q}}`, pod, release))
 	c.wait("the budget refuses an eviction", func() error {
-		err := c.try("kubectl", "create", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/eviction", release, pod), "-f", file)
+		err := c.try("kubectl", "create", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/eviction", release, pod),
+			"-f", file)
 		if err == nil {
 			c.t.Fatal("the eviction passed")
 		}

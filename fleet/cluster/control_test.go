@@ -55,7 +55,8 @@ type daemon struct {
 // start starts a program, whose output goes to a file.
 func (c *cluster) start(name, program string, args ...string) *daemon {
 	c.t.Helper()
-	d := &daemon{name: name, cmd: exec.Command(program, args...), log: filepath.Join(c.logs, name+".log"), ended: make(chan struct{})}
+	d := &daemon{name: name, cmd: exec.Command(program, args...), log: filepath.Join(c.logs, name+".log"),
+		ended: make(chan struct{})}
 	out := value(os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644))(c.t)
 	defer out.Close()
 	d.cmd.Stdout, d.cmd.Stderr = out, out
@@ -116,14 +117,17 @@ func tail(file string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// keys writes the server's certificate, which is its own authority, the key of service accounts, the tokens, and the administrator's
-// configuration.
+// keys writes the server's certificate, which is its own authority, the key of service accounts, the tokens, and the
+// administrator's configuration.
 func (c *cluster) keys() {
 	c.t.Helper()
 	key := value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(c.t)
-	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(controlAddress), net.ParseIP(serviceAddress)}}
+	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.ParseIP(controlAddress), net.ParseIP(serviceAddress)}}
 	der := value(x509.CreateCertificate(rand.Reader, certificate, certificate, &key.PublicKey, key))(c.t)
 	private, accounts := value(x509.MarshalECPrivateKey(key))(c.t), value(rsa.GenerateKey(rand.Reader, 2048))(c.t)
 	tokens := "admin,admin,admin,system:masters\n"
@@ -131,11 +135,12 @@ func (c *cluster) keys() {
 		tokens += fmt.Sprintf("node%[1]d,system:node:node%[1]d,node%[1]d,system:nodes\n", n+1)
 	}
 	for file, content := range map[string][]byte{
-		"server.pem":   pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"server.key":   pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}),
-		"accounts.key": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(accounts)}),
-		"tokens":       []byte(tokens),
-		"admin.yaml":   access("admin"),
+		"server.pem": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		"server.key": pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}),
+		"accounts.key": pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
+			Bytes: x509.MarshalPKCS1PrivateKey(accounts)}),
+		"tokens":     []byte(tokens),
+		"admin.yaml": access("admin"),
 	} {
 		c.write(filepath.Join(space, file), string(content))
 	}
@@ -143,7 +148,8 @@ func (c *cluster) keys() {
 
 func (c *cluster) write(file, content string) {
 	c.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+		os.WriteFile(file, []byte(content), 0o600)); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -159,7 +165,8 @@ current-context: x
 `, server, space, token)
 }
 
-// newCluster starts the control plane, and waits until it is ready. manager are further arguments of the controller manager.
+// newCluster starts the control plane, and waits until it is ready. manager are further arguments of the controller
+// manager.
 func newCluster(t *testing.T, manager ...string) *cluster {
 	t.Helper()
 	if skipped != "" {
@@ -177,7 +184,8 @@ func newCluster(t *testing.T, manager ...string) *cluster {
 			n.init.Wait()
 		}
 	})
-	for k, v := range map[string]string{"KUBECONFIG": admin, "HOME": space, "HELM_CACHE_HOME": space + "/helm", "HELM_CONFIG_HOME": space + "/helm", "HELM_DATA_HOME": space + "/helm"} {
+	for k, v := range map[string]string{"KUBECONFIG": admin, "HOME": space, "HELM_CACHE_HOME": space + "/helm",
+		"HELM_CONFIG_HOME": space + "/helm", "HELM_DATA_HOME": space + "/helm"} {
 		t.Setenv(k, v)
 	}
 	t.Cleanup(func() {
@@ -189,24 +197,33 @@ func newCluster(t *testing.T, manager ...string) *cluster {
 		}
 	})
 	c.keys()
-	c.start("etcd", filepath.Join(bin, "etcd"), "--data-dir", space+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379",
-		"--advertise-client-urls", "http://127.0.0.1:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "warn")
+	c.start("etcd", filepath.Join(bin, "etcd"), "--data-dir", space+"/etcd", "--listen-client-urls",
+		"http://127.0.0.1:2379",
+		"--advertise-client-urls", "http://127.0.0.1:2379", "--listen-peer-urls", "http://127.0.0.1:2380",
+		"--unsafe-no-fsync", "--log-level", "warn")
 	c.startAPI()
-	c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"), append([]string{"--kubeconfig", admin, "--service-account-private-key-file", space + "/accounts.key",
-		"--root-ca-file", space + "/server.pem", "--use-service-account-credentials", "--leader-elect=false",
-		"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s"}, manager...)...)
-	c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000")
+	c.start("controller-manager", filepath.Join(bin, "kube-controller-manager"),
+		append([]string{"--kubeconfig", admin, "--service-account-private-key-file", space + "/accounts.key",
+			"--root-ca-file", space + "/server.pem", "--use-service-account-credentials", "--leader-elect=false",
+			"--node-monitor-period", "1s", "--node-monitor-grace-period", "10s"}, manager...)...)
+	c.start("scheduler", filepath.Join(bin, "kube-scheduler"), "--kubeconfig", admin, "--leader-elect=false",
+		"--kube-api-qps", "500", "--kube-api-burst", "1000")
 	return c
 }
 
 // startAPI starts the API server, and waits until it is ready.
 func (c *cluster) startAPI() {
 	c.t.Helper()
-	c.api = c.start("apiserver", filepath.Join(c.bin, "kube-apiserver"), "--etcd-servers", "http://127.0.0.1:2379", "--bind-address", controlAddress,
-		"--advertise-address", controlAddress, "--secure-port", "6443", "--tls-cert-file", space+"/server.pem", "--tls-private-key-file", space+"/server.key",
-		"--token-auth-file", space+"/tokens", "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
-		"--kubelet-preferred-address-types=InternalIP", "--allow-privileged", "--service-account-issuer", "https://kubernetes.default.svc",
-		"--service-account-key-file", space+"/accounts.key", "--service-account-signing-key-file", space+"/accounts.key",
+	c.api = c.start("apiserver", filepath.Join(c.bin, "kube-apiserver"), "--etcd-servers", "http://127.0.0.1:2379",
+		"--bind-address", controlAddress,
+		"--advertise-address", controlAddress, "--secure-port", "6443", "--tls-cert-file", space+"/server.pem",
+		"--tls-private-key-file", space+"/server.key",
+		"--token-auth-file", space+"/tokens", "--authorization-mode", "Node,RBAC", "--enable-admission-plugins",
+		"NodeRestriction",
+		"--kubelet-preferred-address-types=InternalIP", "--allow-privileged", "--service-account-issuer",
+		"https://kubernetes.default.svc",
+		"--service-account-key-file", space+"/accounts.key", "--service-account-signing-key-file",
+		space+"/accounts.key",
 		"--service-cluster-ip-range", "10.79.0.0/24")
 	c.wait("the API server", func() error { return c.try("kubectl", "get", "--raw", "/readyz") })
 }

@@ -29,7 +29,8 @@ func TestWholeCPU(t *testing.T) {
 	if want := "every core that this process can have polls"; !strings.Contains(out, want) {
 		t.Errorf("the responder should log %q:\n%s", want, out)
 	}
-	if out, err := exec.Command("ping", "-c", "20", "-i", "0.1", "-W", "10", "-q", "10.77.0.99").CombinedOutput(); err != nil || !strings.Contains(string(out), "20 received") {
+	if out, err := exec.Command("ping", "-c", "20", "-i", "0.1", "-W", "10", "-q",
+		"10.77.0.99").CombinedOutput(); err != nil || !strings.Contains(string(out), "20 received") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

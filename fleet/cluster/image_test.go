@@ -33,13 +33,14 @@ func makeImages(dir string) error {
 	if err := writeImage(filepath.Join(dir, "pause.tar"), pauseImage, "/pause", b); err != nil {
 		return err
 	}
-	// A program has its version from the commit, which the go command does not read in a worktree: so from a clone, with what is not
-	// committed yet.
+	// A program has its version from the commit, which the go command does not read in a worktree: so from a clone,
+	// with what is not committed yet.
 	clone := filepath.Join(dir, "clone")
 	script := `git clone -q --depth 1 --no-local .. "$1"; git -C .. diff --binary HEAD | git -C "$1" apply --allow-empty
 (cd ..; git ls-files -z --others --exclude-standard | tar -c --null -T -) | tar -x -C "$1"
 cd "$1/packaging"; go run . -image -discover -out "$2"; mv "$2"/rebound-*-image-*.tar "$3"; rm -rf "$1" "$2"`
-	if out, err := exec.Command("sh", "-euc", script, "sh", clone, filepath.Join(dir, "out"), filepath.Join(dir, "rebound.tar")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-euc", script, "sh", clone, filepath.Join(dir, "out"),
+		filepath.Join(dir, "rebound.tar")).CombinedOutput(); err != nil {
 		return fmt.Errorf("the image of this repository: %w\n%s", err, out)
 	}
 	return nil
@@ -55,12 +56,15 @@ func writeImage(to, name, path string, program []byte) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	config, err := json.Marshal(map[string]any{"architecture": runtime.GOARCH, "os": "linux", "config": map[string]any{"Entrypoint": []string{path}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))}}})
+	config, err := json.Marshal(map[string]any{"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"Entrypoint": []string{path}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{
+			fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))}}})
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name},
+		"Layers": []string{"layer.tar"}}})
 	if err != nil {
 		return err
 	}
@@ -82,7 +86,8 @@ func writeImage(to, name, path string, program []byte) error {
 }
 
 func add(w *tar.Writer, name string, mode int64, content []byte) error {
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(content))}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode,
+		Size: int64(len(content))}); err != nil {
 		return err
 	}
 	_, err := w.Write(content)

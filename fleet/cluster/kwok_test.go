@@ -21,10 +21,12 @@ func kwokNode(i int) map[string]any {
 	name := fmt.Sprintf("kwok-%04d", i)
 	return map[string]any{"apiVersion": "v1", "kind": "Node",
 		"metadata": map[string]any{"name": name, "annotations": map[string]string{"kwok.x-k8s.io/node": "fake"},
-			"labels": map[string]string{"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "topology.kubernetes.io/zone": string(rune('a' + i%5)),
+			"labels": map[string]string{"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
+				"topology.kubernetes.io/zone": string(rune('a' + i%5)),
 				"topology.kubernetes.io/rack": fmt.Sprint("r", i/5%20)}},
 		"status": map[string]any{"addresses": []any{map[string]string{"type": "InternalIP", "address": fmt.Sprintf("10.80.%d.%d", i/250, 1+i%250)}, map[string]string{"type": "Hostname", "address": name}},
-			"allocatable": map[string]string{"cpu": "32", "memory": "256Gi", "pods": "110"}, "capacity": map[string]string{"cpu": "32", "memory": "256Gi", "pods": "110"}}}
+			"allocatable": map[string]string{"cpu": "32", "memory": "256Gi", "pods": "110"},
+			"capacity":    map[string]string{"cpu": "32", "memory": "256Gi", "pods": "110"}}}
 }
 
 func (c *cluster) create(objects ...any) {
@@ -35,9 +37,9 @@ func (c *cluster) create(objects ...any) {
 	c.kubectl("create", "-f", file)
 }
 
-// rebound-discover lists a thousand nodes of a real API server, with the chart's configuration and service account, and follows joins and
-// leaves. kwok plays the kubelets, and the chart's pods run on all of them as far as Kubernetes can tell. The watches' own code then
-// chooses the peers of each node from the files that discovery wrote.
+// rebound-discover lists a thousand nodes of a real API server, with the chart's configuration and service account, and
+// follows joins and leaves. kwok plays the kubelets, and the chart's pods run on all of them as far as Kubernetes can
+// tell. The watches' own code then chooses the peers of each node from the files that discovery wrote.
 func TestThousand(t *testing.T) {
 	if skipped != "" {
 		t.Skip(skipped)
@@ -48,7 +50,8 @@ func TestThousand(t *testing.T) {
 	}
 	dir := t.TempDir()
 	discover, chooser := filepath.Join(dir, "rebound-discover"), filepath.Join(dir, "watch.test")
-	for _, args := range [][]string{{"-C", "../discovery", "build", "-o", discover, "."}, {"-C", "../..", "test", "-c", "-o", chooser, "./fleet/watch"}} {
+	for _, args := range [][]string{{"-C", "../discovery", "build", "-o", discover, "."},
+		{"-C", "../..", "test", "-c", "-o", chooser, "./fleet/watch"}} {
 		build := exec.Command("go", args...)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -57,7 +60,8 @@ func TestThousand(t *testing.T) {
 	}
 	c := newCluster(t, "--node-monitor-grace-period", "5m", "--kube-api-qps", "500", "--kube-api-burst", "1000")
 	c.limit = 20 * time.Minute
-	c.start("kwok", filepath.Join(bin, "kwok"), "--kubeconfig", admin, "--config", filepath.Join(bin, "kwok.yaml"), "--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake")
+	c.start("kwok", filepath.Join(bin, "kwok"), "--kubeconfig", admin, "--config", filepath.Join(bin, "kwok.yaml"),
+		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake")
 	var nodes []any
 	for i := range thousand {
 		nodes = append(nodes, kwokNode(i))
@@ -65,16 +69,21 @@ func TestThousand(t *testing.T) {
 	c.create(nodes...)
 	c.helm("install", release, chart, "-n", release, "--create-namespace", "--set", "image.tag=old")
 	c.wait("the pods of all nodes are ready", func() error {
-		out, err := c.output("kubectl", "get", "daemonset", "-n", release, "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.numberReady}{"\n"}{end}`)
+		out, err := c.output("kubectl", "get", "daemonset", "-n", release, "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.status.numberReady}{"\n"}{end}`)
 		if err == nil && strings.Count(out, fmt.Sprint(" ", thousand, "\n")) != 2 {
 			err = errors.New(out)
 		}
 		return err
 	})
 
-	c.write(space+"/discover.yaml", string(access(strings.TrimSpace(c.kubectl("create", "token", release+"-prober", "-n", release)))))
-	config := c.kubectl("get", "configmap", "-n", release, release+"-prober-discovery", "-o", `jsonpath={.data.nodes\.yml}`)
-	if config, _, _ = strings.Cut(strings.Replace(config, "- role: node\n", "- kubeconfig_file: "+space+"/discover.yaml\n    role: node\n", 1), "\x00"); !strings.Contains(config, "kubeconfig_file") {
+	c.write(space+"/discover.yaml", string(access(strings.TrimSpace(
+		c.kubectl("create", "token", release+"-prober", "-n", release)))))
+	config := c.kubectl("get", "configmap", "-n", release, release+"-prober-discovery", "-o",
+		`jsonpath={.data.nodes\.yml}`)
+	if config, _, _ = strings.Cut(strings.Replace(config, "- role: node\n",
+		"- kubeconfig_file: "+space+"/discover.yaml\n    role: node\n", 1), "\x00"); !strings.Contains(config,
+		"kubeconfig_file") {
 		t.Fatalf("the chart's configuration of discovery is not as expected:\n%s", config)
 	}
 	c.write(space+"/nodes.yml", config)
@@ -88,7 +97,8 @@ func TestThousand(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if got := strings.Count(string(text), `"targets"`); got != n || !strings.Contains(string(text), has) || hasNot != "" && strings.Contains(string(text), hasNot) {
+			if got := strings.Count(string(text), `"targets"`); got != n || !strings.Contains(string(text), has) ||
+				hasNot != "" && strings.Contains(string(text), hasNot) {
 				return fmt.Errorf("%d", got)
 			}
 			file := filepath.Join(dir, fmt.Sprintf("fleet%d.json", len(files)))
@@ -102,7 +112,8 @@ func TestThousand(t *testing.T) {
 		f := strings.Fields(string(value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.pid())))(t)))
 		user, _ := strconv.Atoi(f[13])
 		system, _ := strconv.Atoi(f[14])
-		t.Logf("rebound-discover %s: resident %s, at most %s, CPU time %.2f s", when, status(d.pid(), "VmRSS"), status(d.pid(), "VmHWM"), float64(user+system)/100)
+		t.Logf("rebound-discover %s: resident %s, at most %s, CPU time %.2f s", when, status(d.pid(), "VmRSS"),
+			status(d.pid(), "VmHWM"), float64(user+system)/100)
 	}
 	usage("after the first list")
 	begin := time.Now()
@@ -116,8 +127,10 @@ func TestThousand(t *testing.T) {
 		t.Errorf("rebound-discover: %v\n%s", err, tail(d.log, 20))
 	}
 	d.stop(t, syscall.SIGTERM)
-	out, err := exec.Command(chooser, "-test.v", "-test.run", "^TestFleetFiles$", "-fleet", strings.Join(files, ",")).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "2 hosts joined or left") && strings.Count(string(out), "1 hosts joined or left") != 2 {
+	out, err := exec.Command(chooser, "-test.v", "-test.run", "^TestFleetFiles$", "-fleet",
+		strings.Join(files, ",")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "2 hosts joined or left") &&
+		strings.Count(string(out), "1 hosts joined or left") != 2 {
 		t.Errorf("the peers: %v", err)
 	}
 	t.Logf("%s", out)

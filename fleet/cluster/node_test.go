@@ -25,11 +25,13 @@ type node struct {
 // join starts a node and its kubelet, with the images. It does not wait until the node is ready.
 func (c *cluster) join(number int, zone, settings string) *node {
 	c.t.Helper()
-	n := &node{cluster: c, name: fmt.Sprintf("node%d", number), number: number, zone: zone, address: fmt.Sprintf("10.77.0.%d", 10+number)}
+	n := &node{cluster: c, name: fmt.Sprintf("node%d", number), number: number, zone: zone,
+		address: fmt.Sprintf("10.77.0.%d", 10+number)}
 	n.init = exec.Command("/proc/self/exe", "-test.run=^$")
 	n.init.Env = append(os.Environ(), stage+"="+stageNode)
 	n.init.Stderr = os.Stderr
-	n.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
+	n.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS |
+		syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
 	out := value(n.init.StdoutPipe())(c.t)
 	if err := n.init.Start(); err != nil {
 		c.t.Fatal(err)
@@ -45,7 +47,8 @@ func (c *cluster) join(number int, zone, settings string) *node {
 	if out, err := exec.Command("sh", "-euc", host).CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}
-	n.must("sh", "-euc", fmt.Sprintf("hostname %[1]s; ip addr add %[2]s/24 dev eth0; ip link set eth0 up; ip route add default via %[3]s",
+	n.must("sh", "-euc", fmt.Sprintf(
+		"hostname %[1]s; ip addr add %[2]s/24 dev eth0; ip link set eth0 up; ip route add default via %[3]s",
 		n.name, n.address, controlAddress))
 	n.startContainerd()
 	for _, image := range []string{"pause.tar", "rebound.tar"} {
@@ -83,7 +86,8 @@ func (n *node) file(name string) string { return filepath.Join(space, n.name, na
 
 // inside is a command in the node's namespaces.
 func (n *node) inside(args ...string) *exec.Cmd {
-	return exec.Command("nsenter", append([]string{"-t", fmt.Sprint(n.init.Process.Pid), "-m", "-n", "-p", "-u", "-i", "--"}, args...)...)
+	return exec.Command("nsenter", append([]string{"-t", fmt.Sprint(n.init.Process.Pid), "-m", "-n", "-p", "-u", "-i",
+		"--"}, args...)...)
 }
 
 func (n *node) run(args ...string) (string, error) {
@@ -123,7 +127,8 @@ conf_dir = %q
 
 func (n *node) startKubelet() {
 	n.t.Helper()
-	n.kubelet = n.daemon("kubelet", "--kubeconfig", n.file("kubeconfig"), "--config", n.file("kubelet.yaml"), "--hostname-override", n.name,
+	n.kubelet = n.daemon("kubelet", "--kubeconfig", n.file("kubeconfig"), "--config", n.file("kubelet.yaml"),
+		"--hostname-override", n.name,
 		"--node-ip", n.address, "--node-labels", "topology.kubernetes.io/zone="+n.zone, "--v", "1")
 }
 

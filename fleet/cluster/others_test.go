@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// others is a folder with other programs that measure between nodes: goldpinger.tar, kconmon-ng-agent.tar and kconmon-ng-controller.tar are
-// images as docker save writes them, goldpinger and kconmon-ng are charts.
+// others is a folder with other programs that measure between nodes: goldpinger.tar, kconmon-ng-agent.tar and
+// kconmon-ng-controller.tar are images as docker save writes them, goldpinger and kconmon-ng are charts.
 var (
 	others = flag.String("others", "", "folder with the images and charts of goldpinger and kconmon-ng, for TestOthers")
 	window = flag.Duration("window", time.Minute, "how long TestOthers measures CPU time")
@@ -28,11 +28,13 @@ type product struct {
 	name, chart string
 	images      []string // files, and the names they get
 	set         string
-	begin       func(c *cluster, manifest string) string // installs a part and returns what to install then; nil for all at once
-	selector    string                                   // of the pods that probe
-	port        int
-	result      func(p page, to *node, address string) bool // whether the page of a node's pod has replies of another node's
-	settings    []setting
+	// installs a part and returns what to install then; nil for all at once
+	begin    func(c *cluster, manifest string) string
+	selector string // of the pods that probe
+	port     int
+	// whether the page of a node's pod has replies of another node's
+	result   func(p page, to *node, address string) bool
+	settings []setting
 }
 
 type setting struct {
@@ -65,24 +67,34 @@ func products() []product {
 	udp := "config.checkers.tcp.enabled=false,config.checkers.icmp.enabled=false,config.checkers.udp.packets=1,config.checkers.udp.interval="
 	return []product{{
 		name: "rebound", chart: chart, set: "image.tag=old", selector: "app.kubernetes.io/component=prober", port: 9470,
-		result:   func(p page, to *node, _ string) bool { up, ok := p.to("rebound_target_up", to); return ok && up == 1 },
-		settings: []setting{{"as the chart sets it: a probe a second", nil, ours}, {"ten probes a second", []string{"--set", "prober.rate=10"}, ours}},
+		result: func(p page, to *node, _ string) bool {
+			up, ok := p.to("rebound_target_up", to)
+			return ok &&
+				up == 1
+		},
+		settings: []setting{{"as the chart sets it: a probe a second", nil, ours},
+			{"ten probes a second", []string{"--set", "prober.rate=10"}, ours}},
 	}, {
 		name: "goldpinger", images: []string{"goldpinger"}, set: image + "goldpinger,image.tag=latest",
 		selector: "app.kubernetes.io/name=goldpinger", port: 8080,
 		result: func(p page, _ *node, address string) bool {
 			return p.sum("goldpinger_peers_response_time_s_count{", `call_type="ping"`, `pod_ip="`+address+`"`) > 0
 		},
-		settings: []setting{{"as the chart sets it: every 30 s", nil, pings}, {"a probe a second", []string{"--set-string", "extraEnv[0].name=REFRESH_INTERVAL,extraEnv[0].value=1"}, pings}},
+		settings: []setting{{"as the chart sets it: every 30 s", nil, pings},
+			{"a probe a second", []string{"--set-string", "extraEnv[0].name=REFRESH_INTERVAL,extraEnv[0].value=1"}, pings}},
 	}, {
 		name: "kconmon-ng", images: []string{"kconmon-ng-agent", "kconmon-ng-controller"},
-		set: "agent." + image + "kconmon-ng-agent,agent.image.tag=latest,controller." + image + "kconmon-ng-controller,controller.image.tag=latest," +
+		set: "agent." + image + "kconmon-ng-agent,agent.image.tag=latest,controller." + image +
+			"kconmon-ng-controller,controller.image.tag=latest," +
 			"config.checkers.dns.enabled=false", // the cluster has no DNS
-		begin: func(c *cluster, manifest string) string { // nor kube-proxy: the agents get the controller's address for the name of its service
-			c.apply("kconmon-ng", strings.Join(slices.DeleteFunc(strings.Split(manifest, "\n---\n"), func(s string) bool { return strings.Contains(s, "kind: DaemonSet") }), "\n---\n"))
+		// nor kube-proxy: the agents get the controller's address for the name of its service
+		begin: func(c *cluster, manifest string) string {
+			c.apply("kconmon-ng", strings.Join(slices.DeleteFunc(strings.Split(manifest, "\n---\n"),
+				func(s string) bool { return strings.Contains(s, "kind: DaemonSet") }), "\n---\n"))
 			var address string
 			c.wait("the controller has an address", func() error {
-				address, _ = c.output("kubectl", "get", "pods", "-n", "kconmon-ng", "-l", "app.kubernetes.io/component=controller", "-o", "jsonpath={.items[0].status.podIP}")
+				address, _ = c.output("kubectl", "get", "pods", "-n", "kconmon-ng", "-l",
+					"app.kubernetes.io/component=controller", "-o", "jsonpath={.items[0].status.podIP}")
 				if address == "" {
 					return errors.New("it has none")
 				}
@@ -92,19 +104,22 @@ func products() []product {
 			if !strings.Contains(manifest, containers) {
 				c.t.Fatal("the chart's manifest is not as expected")
 			}
-			return strings.Replace(manifest, containers, "      hostAliases: [{ip: "+address+", hostnames: [kconmon-ng-controller]}]\n"+containers, 1)
+			return strings.Replace(manifest, containers, "      hostAliases: [{ip: "+address+
+				", hostnames: [kconmon-ng-controller]}]\n"+containers, 1)
 		},
 		selector: "app.kubernetes.io/component=agent", port: 8080,
 		result: func(p page, to *node, _ string) bool {
 			return p.sum("kconmon_ng_udp_results_total{", `result="success"`, `destination_node="`+to.name+`"`) > 0
 		},
-		settings: []setting{{"as the chart sets it: TCP, UDP with 5 packets and ICMP every 5 s, without DNS", nil, checks("udp")},
+		settings: []setting{{"as the chart sets it: TCP, UDP with 5 packets and ICMP every 5 s, without DNS", nil,
+			checks("udp")},
 			{"UDP, a probe a second", []string{"--set", udp + "1s"}, checks("udp")}, {"UDP, ten probes a second", []string{"--set", udp + "100ms"}, checks("udp")}},
 	}}
 }
 
-// Other programs that measure between nodes are installed one after the other, with what the chart sets and with comparable rates: time to
-// the first results, memory and CPU time of their processes on a node, size of the image. `make cluster RUN=TestOthers OTHERS=FOLDER`.
+// Other programs that measure between nodes are installed one after the other, with what the chart sets and with
+// comparable rates: time to the first results, memory and CPU time of their processes on a node, size of the image.
+// `make cluster RUN=TestOthers OTHERS=FOLDER`.
 func TestOthers(t *testing.T) {
 	if *others == "" {
 		t.Skip("needs images and charts of goldpinger and kconmon-ng: -others FOLDER")
@@ -144,7 +159,8 @@ func TestOthers(t *testing.T) {
 // compare installs a product, measures it, and removes it.
 func (c *cluster) compare(p product, s setting, nodes []*node) {
 	c.t.Helper()
-	manifest := c.helm(append([]string{"template", p.name, p.chart, "-n", p.name, "--skip-tests", "--set", p.set}, s.set...)...)
+	manifest := c.helm(append([]string{"template", p.name, p.chart, "-n", p.name, "--skip-tests", "--set", p.set},
+		s.set...)...)
 	c.kubectl("create", "namespace", p.name)
 	begin := time.Now()
 	if p.begin != nil {
@@ -154,7 +170,8 @@ func (c *cluster) compare(p product, s setting, nodes []*node) {
 	addresses := map[*node]string{}
 	c.wait(p.name+": results of all nodes", func() error {
 		for _, n := range nodes {
-			a, err := c.output("kubectl", "get", "pods", "-n", p.name, "-l", p.selector, "--field-selector", "spec.nodeName="+n.name, "-o", "jsonpath={.items[0].status.podIP}")
+			a, err := c.output("kubectl", "get", "pods", "-n", p.name, "-l", p.selector, "--field-selector",
+				"spec.nodeName="+n.name, "-o", "jsonpath={.items[0].status.podIP}")
 			if err != nil || a == "" {
 				return fmt.Errorf("%s has no pod with an address: %v", n.name, err)
 			}
@@ -184,7 +201,8 @@ func (c *cluster) compare(p product, s setting, nodes []*node) {
 	cpu, replies, begin := c.processes(p, nodes), probes(), time.Now()
 	c.pause(*window)
 	later, took := c.processes(p, nodes), time.Since(begin).Seconds()
-	c.t.Logf("%s, %s: first results after %.1f s; %.1f replies a second and node", p.name, s.name, first.Seconds(), (probes()-replies)/took/float64(len(nodes)))
+	c.t.Logf("%s, %s: first results after %.1f s; %.1f replies a second and node", p.name, s.name, first.Seconds(),
+		(probes()-replies)/took/float64(len(nodes)))
 	for _, n := range nodes {
 		var resident, share float64
 		var parts []string
@@ -204,7 +222,8 @@ func (c *cluster) compare(p product, s setting, nodes []*node) {
 		if len(parts) == 0 {
 			c.t.Errorf("%s has no process on %s", p.name, n.name)
 		}
-		c.t.Logf("%s, %s: %s: resident %.0f MB, %.2f %% of a core (%s)", p.name, s.name, n.name, resident, share, strings.Join(parts, ", "))
+		c.t.Logf("%s, %s: %s: resident %.0f MB, %.2f %% of a core (%s)", p.name, s.name, n.name, resident, share,
+			strings.Join(parts, ", "))
 	}
 	c.kubectl("delete", "-n", p.name, "-f", file, "--wait=true")
 	c.kubectl("delete", "namespace", p.name, "--wait=true")
@@ -226,7 +245,8 @@ func (c *cluster) apply(namespace, manifest string) (file string) {
 
 type usage struct{ resident, seconds float64 } // MB, CPU time
 
-// processes returns what the processes of a product's pods take, by program and node. Those of a pod are in the node's cgroup.
+// processes returns what the processes of a product's pods take, by program and node. Those of a pod are in the node's
+// cgroup.
 func (c *cluster) processes(p product, nodes []*node) map[string]usage {
 	c.t.Helper()
 	all := map[string]usage{}

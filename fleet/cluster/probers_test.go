@@ -74,7 +74,10 @@ func (c *cluster) matrix(nodes ...*node) {
 				return fmt.Errorf("%s to %s: up %v (%v)", from.name, to.name, up, ok)
 			}
 			for k := range p {
-				if strings.HasPrefix(k, "rebound_target_up{") && !slices.ContainsFunc(nodes, func(n *node) bool { return strings.Contains(k, `node="`+n.name+`"`) }) {
+				if strings.HasPrefix(k, "rebound_target_up{") &&
+					!slices.ContainsFunc(nodes, func(n *node) bool {
+						return strings.Contains(k, `node="`+n.name+`"`)
+					}) {
 					return fmt.Errorf("%s has the target %s", from.name, k)
 				}
 			}
@@ -122,7 +125,8 @@ type watched struct {
 
 func (c *cluster) watch(what string, nodes []*node) *watched {
 	c.t.Helper()
-	c.probed(40, nodes...) // at ten a second: a probe of an earlier outage counts as lost two time-outs after it was sent
+	// at ten a second: a probe of an earlier outage counts as lost two time-outs after it was sent
+	c.probed(40, nodes...)
 	w := &watched{cluster: c, nodes: nodes, what: what, since: time.Now()}
 	w.lost = w.count()
 	return w
@@ -147,7 +151,8 @@ func (w *watched) downs(n *node) (lines []string) {
 	for line := range strings.Lines(out) {
 		_, text, _ := strings.Cut(line, "time=")
 		text, _, _ = strings.Cut(text, " ")
-		if at, err := time.Parse(time.RFC3339, text); strings.Contains(line, "target is down") && err == nil && at.After(w.since) {
+		if at, err := time.Parse(time.RFC3339, text); strings.Contains(line, "target is down") && err == nil &&
+			at.After(w.since) {
 			lines = append(lines, line)
 		}
 	}

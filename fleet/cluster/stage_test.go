@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// stage names what a process of this program is: the test as it was started; the first process of the machine, which sets its
-// namespaces up; the test in it; or the first process of a node.
+// stage names what a process of this program is: the test as it was started; the first process of the machine, which
+// sets its namespaces up; the test in it; or the first process of a node.
 const (
 	stage        = "REBOUND_CLUSTER_STAGE"
 	stageMachine = "machine"
@@ -101,7 +101,8 @@ func unavailable() (string, error) {
 		return fmt.Sprintf("needs the CNI plugins in %s (apt-get install containernetworking-plugins)", plugins), nil
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
-		if b, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); err != nil || !bytes.Contains(b, []byte("memory")) {
+		if b, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers"); err != nil ||
+			!bytes.Contains(b, []byte("memory")) {
 			return "needs cgroups: /sys/fs/cgroup has no memory controller", nil
 		}
 	}
@@ -141,7 +142,8 @@ func outside() (int, error) {
 	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	c := command(stageMachine)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL,
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS |
+			syscall.CLONE_NEWIPC}
 	err := c.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -182,8 +184,8 @@ func reap(p *os.Process) int {
 	}
 }
 
-// fresh mounts /sys, /proc and /run of new namespaces, with the cgroups of the old ones. Settings of the whole machine are read-only:
-// the kubelet would change them.
+// fresh mounts /sys, /proc and /run of new namespaces, with the cgroups of the old ones. Settings of the whole machine
+// are read-only: the kubelet would change them.
 const fresh = `
 mkdir -p $tmp/cgroup
 mount --rbind /sys/fs/cgroup $tmp/cgroup
@@ -259,7 +261,8 @@ func makeGroups(group string) error {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
-		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} { // empty in a new cgroup, and then nothing can run there
+		// empty in a new cgroup, and then nothing can run there
+		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if b, err := os.ReadFile(filepath.Join(parent, name)); err == nil {
 				if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
 					return err

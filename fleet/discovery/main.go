@@ -1,5 +1,6 @@
-// Command rebound-discover writes the list of targets that rebound-watch reads, from the service discoveries of Prometheus
-// and its relabelling: Kubernetes, files, HTTP, DNS, Consul and AWS. It takes a Prometheus configuration, or a part of one.
+// Command rebound-discover writes the list of targets that rebound-watch reads, from the service discoveries of
+// Prometheus and its relabelling: Kubernetes, files, HTTP, DNS, Consul and AWS. It takes a Prometheus configuration, or
+// a part of one.
 package main
 
 import (
@@ -31,7 +32,8 @@ import (
 	_ "github.com/prometheus/prometheus/discovery/kubernetes"
 )
 
-// usage and about are the help before the flags, and the manual page (rebound-discover.1, which TestManual writes with -update).
+// usage and about are the help before the flags, and the manual page (rebound-discover.1, which TestManual writes with
+// -update).
 const usage = `rebound-discover -config FILE -out FILE.json
 rebound-discover -written -out FILE.json`
 
@@ -60,7 +62,8 @@ func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rebound-discover", flag.ContinueOnError)
 	fs.StringVar(&o.file, "config", "", "`FILE` with scrape_configs; required")
 	fs.StringVar(&o.out, "out", "", "`FILE.json` to write; required")
-	fs.BoolVar(&o.written, "written", false, "only check whether -out has been written: the exit status is 0 or 1 (a startup probe in Kubernetes)")
+	fs.BoolVar(&o.written, "written", false,
+		"only check whether -out has been written: the exit status is 0 or 1 (a startup probe in Kubernetes)")
 	fs.BoolVar(&o.verbose, "v", false, "log what is written and read, too")
 	fs.BoolVar(&o.version, "version", false, "print the version")
 	return fs
@@ -162,7 +165,8 @@ func whole(text string) string {
 }
 
 // follow writes the targets of the jobs to a file whenever they change, until ctx is done, which is no error.
-func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out string, settle time.Duration, hup <-chan os.Signal,
+func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out string, settle time.Duration,
+	hup <-chan os.Signal,
 	reload func() (map[string]*config.ScrapeConfig, error), log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	metrics, err := discovery.CreateAndRegisterSDMetrics(registry)
@@ -189,7 +193,8 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 		_ = m.Run() // it ends with ctx, and returns the reason
 	}()
 	w := &writer{file: out, log: log, patience: settle}
-	// A file of an earlier process stays until the discoveries, which report one after the other, have had the time to report everything.
+	// A file of an earlier process stays until the discoveries, which report one after the other, have had the time to
+	// report everything.
 	var hold <-chan time.Time
 	if _, err := os.Stat(out); err == nil {
 		hold = time.After(settle)
@@ -222,7 +227,8 @@ func follow(ctx context.Context, jobs map[string]*config.ScrapeConfig, out strin
 			if found = groups; hold == nil {
 				w.write(targets(jobs, found, log))
 			} else {
-				log.Info("the file of an earlier process stays until all discoveries have had the time to report", "file", out, "longest", settle)
+				log.Info("the file of an earlier process stays until all discoveries have had the time to report",
+					"file", out, "longest", settle)
 			}
 		}
 	}

@@ -52,7 +52,8 @@ func TestLoad(t *testing.T) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		if got := strings.Join(names, " "); err == nil && got != want || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file)) {
+		if got := strings.Join(names, " "); err == nil && got != want || err != nil &&
+			(!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file)) {
 			t.Errorf("%q: %s, %v; want %s", text, got, err, want)
 		}
 	}
@@ -96,7 +97,10 @@ func discoverInto(t *testing.T, out, text string, settle time.Duration) *discove
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- follow(ctx, jobs, d.out, settle, d.hup, func() (map[string]*config.ScrapeConfig, error) { return load(d.conf, log) }, log)
+		ended <- follow(ctx, jobs, d.out, settle, d.hup, func() (map[string]*config.ScrapeConfig,
+			error) {
+			return load(d.conf, log)
+		}, log)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -129,7 +133,8 @@ func (d *discovering) until(want ...string) {
 		got = nil
 		for _, g := range groups {
 			line := g.Targets[0]
-			for _, name := range []string{"__param_proto", "node", "rack", "zone", "job", "instance", "le", "__meta_x"} {
+			for _, name := range []string{"__param_proto", "node", "rack", "zone", "job", "instance", "le",
+				"__meta_x"} {
 				if v, ok := g.Labels[name]; ok {
 					line += " " + name + "=" + v
 				}
@@ -144,8 +149,8 @@ func (d *discovering) until(want ...string) {
 	d.t.Fatalf("the file has %q, want %q\n%s", got, want, d.log.String())
 }
 
-// Targets of files and of an HTTP server are merged, relabelled and written; the file follows them and the configuration, and an
-// empty discovery leaves it as it is.
+// Targets of files and of an HTTP server are merged, relabelled and written; the file follows them and the
+// configuration, and an empty discovery leaves it as it is.
 func TestFilesAndHTTP(t *testing.T) {
 	dir := t.TempDir()
 	sd := filepath.Join(dir, "sd.yml")
@@ -175,7 +180,8 @@ func TestFilesAndHTTP(t *testing.T) {
   http_sd_configs: [{url: '%s', refresh_interval: 1s}]
 `
 	d := discover(t, fmt.Sprintf(text, sd, "10.9", server.URL))
-	d.until("10.0.0.1:9100 __param_proto=stamp zone=ams", "10.0.0.2:9100 __param_proto=stamp zone=ams", "10.0.1.1 zone=http")
+	d.until("10.0.0.1:9100 __param_proto=stamp zone=ams", "10.0.0.2:9100 __param_proto=stamp zone=ams",
+		"10.0.1.1 zone=http")
 	if !strings.Contains(d.log.String(), "label=le") {
 		t.Errorf("a label of the metrics was left out silently:\n%s", d.log.String())
 	}
@@ -208,13 +214,15 @@ func TestFilesAndHTTP(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		w := &writer{file: filepath.Join(t.TempDir(), "fleet.json"), log: slog.New(slog.NewTextHandler(&log, nil)), patience: settle}
+		w := &writer{file: filepath.Join(t.TempDir(), "fleet.json"), log: slog.New(slog.NewTextHandler(&log, nil)),
+			patience: settle}
 		some := []group{{Targets: []string{"10.0.0.1"}}}
 		for i, c := range []struct {
 			list  []group
 			wait  time.Duration
 			warns int // in all
-		}{{nil, settle - 1, 0}, {some, settle, 0}, {nil, settle + 1, 1}, {nil, settle + 1, 1}, {some, settle, 1}, {nil, settle + 1, 2}} {
+		}{{nil, settle - 1, 0}, {some, settle, 0}, {nil, settle + 1, 1}, {nil, settle + 1, 1}, {some, settle, 1},
+			{nil, settle + 1, 2}} {
 			w.write(c.list)
 			time.Sleep(c.wait)
 			synctest.Wait()
@@ -225,7 +233,8 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// The file of an earlier process stays while the discoveries of a new one may not have reported everything yet, and is then replaced.
+// The file of an earlier process stays while the discoveries of a new one may not have reported everything yet, and is
+// then replaced.
 func TestRestart(t *testing.T) {
 	const before = `[{"targets": ["10.0.0.1"]}, {"targets": ["10.0.0.2"]}]`
 	out := filepath.Join(t.TempDir(), "fleet.json")
@@ -248,7 +257,8 @@ func TestRestart(t *testing.T) {
 // Nodes of an API server become members with name and zone, and follow it.
 func TestKubernetes(t *testing.T) {
 	object := func(name, address, zone string) map[string]any {
-		return map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": name, "uid": name, "resourceVersion": "1", "labels": map[string]string{"topology.kubernetes.io/zone": zone}},
+		return map[string]any{"kind": "Node", "apiVersion": "v1",
+			"metadata": map[string]any{"name": name, "uid": name, "resourceVersion": "1", "labels": map[string]string{"topology.kubernetes.io/zone": zone}},
 			"status": map[string]any{"addresses": []any{map[string]string{"type": "InternalIP", "address": address}},
 				"daemonEndpoints": map[string]any{"kubeletEndpoint": map[string]int{"Port": 10250}}}}
 	}
@@ -265,14 +275,17 @@ func TestKubernetes(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 		if q.Get("watch") == "" {
-			json.NewEncoder(w).Encode(map[string]any{"kind": "NodeList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"},
-				"items": []any{object("n1", "10.0.0.1", "a"), object("n2", "10.0.0.2", "b")}})
+			json.NewEncoder(w).Encode(map[string]any{"kind": "NodeList", "apiVersion": "v1",
+				"metadata": map[string]string{"resourceVersion": "1"},
+				"items":    []any{object("n1", "10.0.0.1", "a"), object("n2", "10.0.0.2", "b")}})
 			return
 		}
 		if q.Get("sendInitialEvents") == "true" { // a list as a stream
 			send("ADDED", object("n1", "10.0.0.1", "a"))
 			send("ADDED", object("n2", "10.0.0.2", "b"))
-			send("BOOKMARK", map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "1", "annotations": map[string]string{"k8s.io/initial-events-end": "true"}}})
+			send("BOOKMARK", map[string]any{"kind": "Node", "apiVersion": "v1",
+				"metadata": map[string]any{"resourceVersion": "1",
+					"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}})
 		}
 		w.(http.Flusher).Flush()
 		for {

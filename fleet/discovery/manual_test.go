@@ -10,8 +10,8 @@ import (
 
 var update = flag.Bool("update", false, "write rebound-discover.1")
 
-// rebound-discover.1 has the program's help and flags. It is committed, because packaging runs a program to get its page, and would
-// have to compile this one for minutes once more to package it for another architecture.
+// rebound-discover.1 has the program's help and flags. It is committed, because packaging runs a program to get its
+// page, and would have to compile this one for minutes once more to package it for another architecture.
 func TestManual(t *testing.T) {
 	const file = "rebound-discover.1"
 	want := manual()
@@ -21,7 +21,8 @@ func TestManual(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("%s is out of date (%v): write it with go -C fleet/discovery test -run TestManual . -update", file, err)
+		t.Errorf("%s is out of date (%v): write it with go -C fleet/discovery test -run TestManual . -update", file,
+			err)
 	}
 }
 
@@ -51,6 +52,7 @@ func manual() string {
 		}
 		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR%s\n%s\n", escape("-"+f.Name), value, escape(doc))
 	})
-	b.WriteString(".SH EXIT STATUS\n" + escape(exit) + "\n.SH SEE ALSO\n" + escape("rebound-bench(1), rebound-watch(5)") + "\n")
+	b.WriteString(".SH EXIT STATUS\n" + escape(exit) + "\n.SH SEE ALSO\n" +
+		escape("rebound-bench(1), rebound-watch(5)") + "\n")
 	return b.String()
 }

@@ -101,8 +101,10 @@ func TestConsul(t *testing.T) {
 	dir := t.TempDir()
 	start := func() *serving {
 		t.Helper()
-		s := serve(t, exec.Command(program, "agent", "-server", "-bootstrap-expect", "1", "-data-dir", dir, "-node", "consul1", "-bind", "127.0.0.1", "-client", "127.0.0.1",
-			"-http-port", ports[0], "-server-port", ports[1], "-serf-lan-port", ports[2], "-serf-wan-port", ports[3], "-dns-port", ports[4], "-grpc-port", "-1",
+		s := serve(t, exec.Command(program, "agent", "-server", "-bootstrap-expect", "1", "-data-dir", dir, "-node",
+			"consul1", "-bind", "127.0.0.1", "-client", "127.0.0.1",
+			"-http-port", ports[0], "-server-port", ports[1], "-serf-lan-port", ports[2], "-serf-wan-port", ports[3],
+			"-dns-port", ports[4], "-grpc-port", "-1",
 			"-hcl", "leave_on_terminate = false disable_update_check = true performance { raft_multiplier = 1 }"))
 		s.until("Consul has a leader", func() error {
 			r, err := http.Get(url + "/v1/status/leader")
@@ -140,7 +142,8 @@ func TestConsul(t *testing.T) {
 	}
 	register := func(id, address, zone string) {
 		t.Helper()
-		put("/v1/agent/service/register", fmt.Sprintf(`{"ID": %q, "Name": "rebound", "Address": %q, "Port": 7, "Tags": ["prod"], "Meta": {"zone": %q}}`, id, address, zone))
+		put("/v1/agent/service/register",
+			fmt.Sprintf(`{"ID": %q, "Name": "rebound", "Address": %q, "Port": 7, "Tags": ["prod"], "Meta": {"zone": %q}}`, id, address, zone))
 	}
 	register("h1", "10.0.0.1", "a")
 	register("h2", "10.0.0.2", "b")
@@ -153,7 +156,8 @@ func TestConsul(t *testing.T) {
   - {source_labels: [__meta_consul_service_metadata_zone], target_label: zone}
   - {source_labels: [__meta_consul_service_id], target_label: node}
 `, ports[0]))
-	h1, h2, h3 := "10.0.0.1:7 __param_proto=udp node=h1 zone=a", "10.0.0.2:7 __param_proto=udp node=h2 zone=b", "10.0.0.3:7 __param_proto=udp node=h3 zone=a"
+	h1, h2, h3 := "10.0.0.1:7 __param_proto=udp node=h1 zone=a", "10.0.0.2:7 __param_proto=udp node=h2 zone=b",
+		"10.0.0.3:7 __param_proto=udp node=h3 zone=a"
 	d.until(h1, h2)
 	register("h3", "10.0.0.3", "a")
 	d.until(h1, h2, h3)
@@ -173,8 +177,8 @@ func TestConsul(t *testing.T) {
 	d.until(h1, h2, h3)
 }
 
-// The records of a real DNS server become members. Prometheus' discovery asks the servers of /etc/resolv.conf and nothing else, so both
-// run in a network and mount namespace.
+// The records of a real DNS server become members. Prometheus' discovery asks the servers of /etc/resolv.conf and
+// nothing else, so both run in a network and mount namespace.
 func TestDNS(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root for a network namespace with another resolv.conf")
@@ -199,7 +203,8 @@ func TestDNS(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	space := serve(t, exec.Command("unshare", "-n", "-m", "--kill-child", "sh", "-euc",
-		`ip link set lo up; mount --bind "$1" /etc/resolv.conf; echo ready; exec sleep infinity`, "sh", filepath.Join(dir, "resolv.conf")))
+		`ip link set lo up; mount --bind "$1" /etc/resolv.conf; echo ready; exec sleep infinity`, "sh",
+		filepath.Join(dir, "resolv.conf")))
 	space.until("the namespaces", func() error {
 		if space.log.String() != "ready\n" {
 			return errors.New(space.log.String())
@@ -208,11 +213,13 @@ func TestDNS(t *testing.T) {
 	})
 	inside := func(args ...string) *serving {
 		t.Helper()
-		return serve(t, exec.Command("nsenter", append([]string{"-t", fmt.Sprint(space.cmd.Process.Pid), "-n", "-m", "--"}, args...)...))
+		return serve(t, exec.Command("nsenter", append([]string{"-t", fmt.Sprint(space.cmd.Process.Pid), "-n", "-m",
+			"--"}, args...)...))
 	}
 	dns := func(records ...string) *serving {
 		t.Helper()
-		return inside(append([]string{"dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root", "--pid-file=", "--log-facility=-",
+		return inside(append([]string{"dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv",
+			"--no-hosts", "--user=root", "--pid-file=", "--log-facility=-",
 			"--listen-address=127.0.0.1", "--bind-interfaces", "--local=/example/"}, records...)...)
 	}
 	const first, second = "--host-record=hosts.example,10.0.0.1", "--host-record=hosts.example,10.0.0.2"
@@ -236,7 +243,8 @@ func TestDNS(t *testing.T) {
 	server.kill() // what was there stays
 	says("Error refreshing DNS targets")
 	d.until("10.0.0.1:7", "s1.example:700 node=s1")
-	server = dns(first, second, "--srv-host=_echo._udp.example,s1.example,700", "--srv-host=_echo._udp.example,s2.example,701")
+	server = dns(first, second, "--srv-host=_echo._udp.example,s1.example,700",
+		"--srv-host=_echo._udp.example,s2.example,701")
 	d.until("10.0.0.1:7", "10.0.0.2:7", "s1.example:700 node=s1", "s2.example:701 node=s2")
 	server.kill()
 	dns(second, "--srv-host=_echo._udp.example,s2.example,701")
@@ -248,8 +256,8 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// Instances of a server with the API of EC2 (moto_server, of the Python package moto) become members, and those that are terminated are
-// not any more.
+// Instances of a server with the API of EC2 (moto_server, of the Python package moto) become members, and those that
+// are terminated are not any more.
 func TestEC2(t *testing.T) {
 	program, err := exec.LookPath("moto_server")
 	if err != nil {
@@ -259,14 +267,18 @@ func TestEC2(t *testing.T) {
 	port := free(t, 1)[0]
 	url := "http://127.0.0.1:" + port
 	server := serve(t, exec.Command(program, "-H", "127.0.0.1", "-p", port))
-	client := ec2.New(ec2.Options{Region: "eu-west-1", BaseEndpoint: &url, Credentials: credentials.NewStaticCredentialsProvider("x", "x", "")})
+	client := ec2.New(ec2.Options{Region: "eu-west-1", BaseEndpoint: &url,
+		Credentials: credentials.NewStaticCredentialsProvider("x", "x", "")})
 	run := func(name, zone string) (id, address string) {
 		t.Helper()
 		server.until("an instance", func() error {
 			image := "ami-12c6146b"
-			out, err := client.RunInstances(context.Background(), &ec2.RunInstancesInput{ImageId: &image, MinCount: aws.Int32(1), MaxCount: aws.Int32(1),
-				Placement: &types.Placement{AvailabilityZone: aws.String(zone)}, TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeInstance,
-					Tags: []types.Tag{{Key: aws.String("Name"), Value: aws.String(name)}, {Key: aws.String("rack"), Value: aws.String("r1")}}}}})
+			out, err := client.RunInstances(context.Background(),
+				&ec2.RunInstancesInput{ImageId: &image, MinCount: aws.Int32(1), MaxCount: aws.Int32(1),
+					Placement: &types.Placement{AvailabilityZone: aws.String(zone)},
+					TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeInstance,
+						Tags: []types.Tag{{Key: aws.String("Name"), Value: aws.String(name)},
+							{Key: aws.String("rack"), Value: aws.String("r1")}}}}})
 			if err != nil {
 				return err
 			}
@@ -289,7 +301,8 @@ func TestEC2(t *testing.T) {
 	id, a2 := run("h2", "eu-west-1b")
 	h2 := a2 + ":7 node=h2 rack=r1 zone=eu-west-1b"
 	d.until(slices.Sorted(slices.Values([]string{h1, h2}))...)
-	if _, err := client.TerminateInstances(context.Background(), &ec2.TerminateInstancesInput{InstanceIds: []string{id}}); err != nil {
+	if _, err := client.TerminateInstances(context.Background(),
+		&ec2.TerminateInstancesInput{InstanceIds: []string{id}}); err != nil {
 		t.Fatal(err)
 	}
 	d.until(h1)

@@ -32,7 +32,8 @@ var reserved = []string{"target", "proto", "direction", "kind", "stat", "le", "q
 // targets relabels the discovered targets, as Prometheus does before it scrapes. Of the labels that start with two
 // underscores, only those that set parameters (__param_proto) are kept. job and instance are dropped: a scrape of the
 // watch sets them. (The discovery of Kubernetes' nodes sets instance.)
-func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgroup.Group, log *slog.Logger) (out []group) {
+func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgroup.Group,
+	log *slog.Logger) (out []group) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		job := jobs[name]
@@ -58,15 +59,18 @@ func targets(jobs map[string]*config.ScrapeConfig, found map[string][]*targetgro
 				}
 				address := b.Get(model.AddressLabel)
 				if address == "" {
-					log.Warn("a target has no address after relabelling: it is left out", "job", name, "source", g.Source)
+					log.Warn("a target has no address after relabelling: it is left out", "job", name, "source",
+						g.Source)
 					continue
 				}
 				e := group{Targets: []string{address}, Labels: map[string]string{}}
 				b.Range(func(l labels.Label) {
 					switch {
-					case l.Name == model.JobLabel, l.Name == model.InstanceLabel, strings.HasPrefix(l.Name, "__") && !strings.HasPrefix(l.Name, model.ParamLabelPrefix):
+					case l.Name == model.JobLabel, l.Name == model.InstanceLabel, strings.HasPrefix(l.Name, "__") &&
+						!strings.HasPrefix(l.Name, model.ParamLabelPrefix):
 					case slices.Contains(reserved, l.Name):
-						log.Warn("the watch's own metrics use this label: it is left out", "label", l.Name, "job", name, "target", address)
+						log.Warn("the watch's own metrics use this label: it is left out", "label", l.Name, "job", name,
+							"target", address)
 					default:
 						e.Labels[l.Name] = l.Value
 					}
@@ -106,7 +110,8 @@ func (w *writer) write(all []group) {
 	if len(all) == 0 {
 		if w.empty == nil {
 			w.empty = time.AfterFunc(w.patience, func() {
-				w.log.Warn("nothing was discovered: the file is left as it is, if there is one", "file", w.file, "for", w.patience)
+				w.log.Warn("nothing was discovered: the file is left as it is, if there is one", "file", w.file, "for",
+					w.patience)
 			})
 		}
 		return

@@ -139,7 +139,8 @@ func Write(w io.Writer, m *Matrix) error {
 				}
 				continue
 			}
-			cell := matrixCell{Heat: heatOf(c.P50, low, high), P50: "–", P99: "–", Loss: lossText(c), Mark: c.Verdict.Mark(), Verdict: c.Verdict.Class(), Lossy: c.Lost > 0}
+			cell := matrixCell{Heat: heatOf(c.P50, low, high), P50: "–", P99: "–", Loss: lossText(c),
+				Mark: c.Verdict.Mark(), Verdict: c.Verdict.Class(), Lossy: c.Lost > 0}
 			if c.P50 > 0 {
 				cell.P50, cell.P99 = page.Duration(c.P50), page.Duration(c.P99)
 			}
@@ -150,7 +151,9 @@ func Write(w io.Writer, m *Matrix) error {
 			switch {
 			case c.Verdict > compare.Noise:
 				cell.Hint += fmt.Sprintf("; %s %s by %s", c.Stat, c.Verdict, latency.FormatSigned(c.Shift))
-				changed = append(changed, listed{page.Row{Name: from + " → " + to, Values: []string{c.Stat, c.Verdict.String(), latency.FormatSigned(c.Shift), cell.P50, cell.P99}}, math.Abs(c.Shift)})
+				changed = append(changed, listed{page.Row{Name: from + " → " + to,
+					Values: []string{c.Stat, c.Verdict.String(), latency.FormatSigned(c.Shift), cell.P50, cell.P99}},
+					math.Abs(c.Shift)})
 				if c.Verdict == compare.Slower {
 					slower++
 				}
@@ -182,10 +185,12 @@ func Write(w io.Writer, m *Matrix) error {
 	}
 	p.Changed, p.Lossy = rows(changed), rows(lossy)
 	if slower > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("Slower than the baseline: %s of %s.", latency.FormatCount(slower), sanitize.Count(len(m.Cells), "path")))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Slower than the baseline: %s of %s.", latency.FormatCount(slower),
+			sanitize.Count(len(m.Cells), "path")))
 	}
 	if silent > 0 {
-		p.Alerts = append(p.Alerts, fmt.Sprintf("Without replies: %s of %s.", latency.FormatCount(silent), sanitize.Count(len(m.Cells), "path")))
+		p.Alerts = append(p.Alerts, fmt.Sprintf("Without replies: %s of %s.", latency.FormatCount(silent),
+			sanitize.Count(len(m.Cells), "path")))
 	}
 	middle := func(v []float64) string {
 		if len(v) == 0 {
@@ -205,7 +210,8 @@ func Write(w io.Writer, m *Matrix) error {
 	return templates.ExecuteTemplate(w, "matrix", p)
 }
 
-// data returns a line of tab-separated values for each path, on a page by zone in the order of its pairs, with their zones.
+// data returns a line of tab-separated values for each path, on a page by zone in the order of its pairs, with their
+// zones.
 func (m *Matrix) data(pairs []*zonePair) string {
 	var b strings.Builder
 	b.WriteString("from\tto\tp50 (ns)\tp99 (ns)\tsent\tlost at least\tlost at most\tverdict\tof\tshift (ns)")
@@ -225,7 +231,8 @@ func (m *Matrix) data(pairs []*zonePair) string {
 		if c.P99 > 0 {
 			p99 = number(c.P99)
 		}
-		fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s%s\n", page.Field(of.From), page.Field(of.To), p50, p99, c.Sent, c.LostLeast(), c.Lost, c.Verdict, c.Stat, shift, rest)
+		fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s%s\n", page.Field(of.From), page.Field(of.To), p50, p99,
+			c.Sent, c.LostLeast(), c.Lost, c.Verdict, c.Stat, shift, rest)
 	}
 	for _, p := range pairs {
 		for _, of := range p.paths {
@@ -277,7 +284,8 @@ func (m *Matrix) lossColumns() (all []*page.CountRow) {
 // without lists the probes without a good, timely reply, by place.
 func (c *Cell) without() (all []string) {
 	if c.Lost > 0 {
-		all = append(all, fmt.Sprintf("%s lost (%s of %s)", lossText(c), c.lost(latency.FormatCount[int64]), latency.FormatCount(c.Sent)))
+		all = append(all, fmt.Sprintf("%s lost (%s of %s)", lossText(c), c.lost(latency.FormatCount[int64]),
+			latency.FormatCount(c.Sent)))
 	}
 	all = append(all, page.Elsewhere(&c.Counts)...)
 	if c.Lost == 0 {
@@ -315,7 +323,8 @@ func (m *Matrix) answer() string {
 		}
 	}
 	n := latency.FormatCount[int]
-	text := fmt.Sprintf("of %s, %s slower than the baseline, %s with loss, %s without replies", sanitize.Count(len(m.Cells), "path"), n(slower), n(lossy), n(silent))
+	text := fmt.Sprintf("of %s, %s slower than the baseline, %s with loss, %s without replies",
+		sanitize.Count(len(m.Cells), "path"), n(slower), n(lossy), n(silent))
 	if perhaps > 0 {
 		text += fmt.Sprintf(", %s perhaps with loss", n(perhaps))
 	}
@@ -342,7 +351,8 @@ func Print(w io.Writer, m *Matrix) error {
 			}
 			counts[c.Verdict]++
 			if c.Verdict > compare.Noise {
-				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to, c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.Now)))
+				lines = append(lines, fmt.Sprintf("%s %s -> %s: %s %s by %s, now %s", c.Verdict.Mark(), from, to,
+					c.Stat, c.Verdict, latency.FormatSigned(c.Shift), latency.FormatNS(c.Now)))
 			}
 			switch {
 			case c.Lost > 0 || c.elsewhere():
@@ -356,7 +366,9 @@ func Print(w io.Writer, m *Matrix) error {
 		fmt.Fprintln(&b, l)
 	}
 	of := func(v compare.Verdict) string { return latency.FormatCount(counts[v]) }
-	fmt.Fprintf(&b, "%s: %s slower, %s faster, %s with no change seen, %s without a verdict\n", sanitize.Count(len(m.Cells), "path"), of(compare.Slower), of(compare.Faster), of(compare.Noise), of(compare.Unknown))
+	fmt.Fprintf(&b, "%s: %s slower, %s faster, %s with no change seen, %s without a verdict\n",
+		sanitize.Count(len(m.Cells), "path"), of(compare.Slower), of(compare.Faster), of(compare.Noise),
+		of(compare.Unknown))
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}

@@ -41,8 +41,10 @@ func TestNumbers(t *testing.T) {
 			c.Verdict, c.Shift, c.Sent, c.Samples = compare.Slower, 41_234, 2_376_267, 2_376_267
 		}
 	}
-	one := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b"}, Cells: map[Pair]*Cell{{"a", "b"}: {P50: 1.5e9, P99: 61e9, Now: 1.5e9, Samples: 20_360,
-		Counts: report.Counts{Sent: 20_361, Lost: 1, Late: 1, SendFailed: 12_345, Duplicates: 1}, Verdict: compare.Slower, Stat: "p50", Shift: 1.4e9}}}
+	one := &Matrix{Title: "Mesh", From: []string{"a"}, To: []string{"b"},
+		Cells: map[Pair]*Cell{{"a", "b"}: {P50: 1.5e9, P99: 61e9, Now: 1.5e9, Samples: 20_360,
+			Counts:  report.Counts{Sent: 20_361, Lost: 1, Late: 1, SendFailed: 12_345, Duplicates: 1},
+			Verdict: compare.Slower, Stat: "p50", Shift: 1.4e9}}}
 	whole := *large
 	whole.From = large.From[:50] // not drawn by zone
 	whole.To = large.To[:50]
@@ -64,13 +66,16 @@ func TestMatrixIsSaved(t *testing.T) {
 	b := browser.Start(t)
 	b.Open(browser.Saved(t, drawn(t, m)), 1280)
 	const title = "From row to column"
-	check.Same(t, strings.Split(strings.Trim(b.Copied(title, 3), "\n"), "\n")[1:], []string{"a\tc\t5000\t9000\t10\t2\t3\tslower\tp50\t400",
-		"'=b\ta\t50000\t90000\t10\t0\t0\tcannot tell\t\t", "'=b\tc\t\t\t5\t5\t5\tcannot tell\t\t"}, "copied %q")
+	check.Same(t, strings.Split(strings.Trim(b.Copied(title, 3), "\n"), "\n")[1:],
+		[]string{"a\tc\t5000\t9000\t10\t2\t3\tslower\tp50\t400",
+			"'=b\ta\t50000\t90000\t10\t0\t0\tcannot tell\t\t", "'=b\tc\t\t\t5\t5\t5\tcannot tell\t\t"}, "copied %q")
 	b.Click(browser.ExportButton(title, 0))
 	svg := string(b.Downloaded("Mesh-From-row-to-column.svg"))
-	check.Contains(t, svg, ">From row to column<", ">=b<", ">c<", ">5.000\u00a0µs<", ">between 20 % and 30 %<", `fill="rgb(170, 196, 234)"`)
+	check.Contains(t, svg, ">From row to column<", ">=b<", ">c<", ">5.000\u00a0µs<", ">between 20 % and 30 %<",
+		`fill="rgb(170, 196, 234)"`)
 	b.Click(browser.ExportButton(title, 1))
-	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil || image.Bounds().Dy() < 200 {
+	if image, err := png.Decode(bytes.NewReader(b.Downloaded("Mesh-From-row-to-column.png"))); err != nil ||
+		image.Bounds().Dy() < 200 {
 		t.Errorf("the PNG: %v", err)
 	}
 	check.Equal(t, b.Console(), "", "console: %s")

@@ -40,7 +40,8 @@ type zonePair struct {
 
 // Summary describes the pair in one line.
 func (p *zonePair) Summary() string {
-	s := fmt.Sprintf("%s to %s: %s, worst p99 %s, loss %s", p.FromText, p.ToText, sanitize.Count(p.Paths, "path"), p.P99, p.Loss)
+	s := fmt.Sprintf("%s to %s: %s, worst p99 %s, loss %s", p.FromText, p.ToText, sanitize.Count(p.Paths, "path"),
+		p.P99, p.Loss)
 	if p.Slower > 0 {
 		s += fmt.Sprintf(", %s slower", latency.FormatCount(p.Slower))
 	}
@@ -79,7 +80,8 @@ func (m *Matrix) zones() (columns []string, rows []zoneRow, pairs []*zonePair) {
 			key := [2]string{m.Zones[from], m.Zones[to]}
 			p := by[key]
 			if p == nil {
-				p = &zonePair{From: key[0], To: key[1], FromText: zoneText(key[0]), ToText: zoneText(key[1]), FromField: page.Field(key[0]), ToField: page.Field(key[1])}
+				p = &zonePair{From: key[0], To: key[1], FromText: zoneText(key[0]), ToText: zoneText(key[1]),
+					FromField: page.Field(key[0]), ToField: page.Field(key[1])}
 				by[key], pairs = p, append(pairs, p)
 			}
 			p.paths = append(p.paths, Pair{from, to})
@@ -93,7 +95,10 @@ func (m *Matrix) zones() (columns []string, rows []zoneRow, pairs []*zonePair) {
 			}
 		}
 	}
-	slices.SortFunc(pairs, func(a, b *zonePair) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	slices.SortFunc(pairs, func(a, b *zonePair) int {
+		return cmp.Or(cmp.Compare(a.From, b.From),
+			cmp.Compare(a.To, b.To))
+	})
 	low, high := math.Inf(1), 0.0
 	for _, p := range pairs {
 		if p.worst > 0 {
@@ -146,7 +151,8 @@ func (c *Cell) worse(than *Cell) int {
 }
 
 func (c *Cell) row(of Pair) pathRow {
-	r := pathRow{Name: of.From + " → " + of.To, P50: "–", P99: "–", Loss: lossText(c), Lossy: c.Lost > 0, Verdict: c.Verdict.String(), Class: c.Verdict.Class()}
+	r := pathRow{Name: of.From + " → " + of.To, P50: "–", P99: "–", Loss: lossText(c), Lossy: c.Lost > 0,
+		Verdict: c.Verdict.String(), Class: c.Verdict.Class()}
 	if c.P50 > 0 {
 		r.P50, r.P99 = page.Duration(c.P50), page.Duration(c.P99)
 	}

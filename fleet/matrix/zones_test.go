@@ -32,12 +32,16 @@ func fleet(hosts, zones int) *Matrix {
 			if to%zones != i%zones {
 				p50 += 100e3 * float64(1+(i+to)%zones)
 			}
-			m.Cells[Pair{name(i), name(to)}] = &Cell{P50: p50, P99: p50 * (1.5 + r.Float64()), Samples: 3600, Counts: report.Counts{Sent: 3600}, Verdict: compare.Noise, Stat: "p50"}
+			m.Cells[Pair{name(i), name(to)}] = &Cell{P50: p50, P99: p50 * (1.5 + r.Float64()), Samples: 3600,
+				Counts: report.Counts{Sent: 3600}, Verdict: compare.Noise, Stat: "p50"}
 		}
 	}
 	m.To = m.From
-	m.Cells[Pair{name(0), name(1)}] = &Cell{Silent: true, Why: "no replies", Counts: report.Counts{Sent: 3600, Lost: 3600}}
-	m.Cells[Pair{name(0), name(1 + zones)}] = &Cell{P50: 20e3, P99: 30e3, Samples: 1800, Counts: report.Counts{Sent: 3600, Lost: 1800, LostUncertain: 900}, Verdict: compare.Slower, Stat: "p50", Shift: 5e3}
+	m.Cells[Pair{name(0), name(1)}] = &Cell{Silent: true, Why: "no replies",
+		Counts: report.Counts{Sent: 3600, Lost: 3600}}
+	m.Cells[Pair{name(0), name(1 + zones)}] = &Cell{P50: 20e3, P99: 30e3, Samples: 1800,
+		Counts: report.Counts{Sent: 3600, Lost: 1800, LostUncertain: 900}, Verdict: compare.Slower, Stat: "p50",
+		Shift: 5e3}
 	return m
 }
 
@@ -55,7 +59,8 @@ func TestMatrixByZone(t *testing.T) {
 	pairs := elements(page, "details", "id", "pair-2")
 	must.Equal(t, len(pairs), 1, "%d elements are pair-2")
 	summary := words(elements(pairs[0], "summary", "", "")[0])
-	if !strings.HasPrefix(summary, "zone-0 to zone-1: ") || !strings.HasSuffix(summary, ", 1 slower, 1 without replies") {
+	if !strings.HasPrefix(summary, "zone-0 to zone-1: ") || !strings.HasSuffix(summary,
+		", 1 slower, 1 without replies") {
 		t.Errorf("the summary: %s", summary)
 	}
 	rows := elements(pairs[0], "tr", "", "")
@@ -70,7 +75,8 @@ func TestMatrixByZone(t *testing.T) {
 	}
 	check.Contains(t, words(matrix), "≤ 0.19 %")
 	small := fleet(50, 5)
-	if text := drawn(t, small); strings.Contains(text, "<details") || strings.Count(text, `<td class="h`) != len(small.Cells) {
+	if text := drawn(t, small); strings.Contains(text, "<details") ||
+		strings.Count(text, `<td class="h`) != len(small.Cells) {
 		t.Errorf("50 hosts are drawn by zone, or not all of %d paths", len(small.Cells))
 	}
 }
@@ -79,7 +85,10 @@ func TestMatrixByZone(t *testing.T) {
 func elements(in *html.Node, name, attribute, value string) (all []*html.Node) {
 	for n := range in.Descendants() {
 		if n.Type == html.ElementNode && n.Data == name &&
-			(attribute == "" || slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == attribute && a.Val == value })) {
+			(attribute == "" || slices.ContainsFunc(n.Attr, func(a html.Attribute) bool {
+				return a.Key == attribute &&
+					a.Val == value
+			})) {
 			all = append(all, n)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package placement chooses which members of a fleet a member probes, so that few probes cover all members and all pairs of
-// zones. Every member computes its own choice from the list of members; nothing coordinates them.
+// Package placement chooses which members of a fleet a member probes, so that few probes cover all members and all
+// pairs of zones. Every member computes its own choice from the list of members; nothing coordinates them.
 package placement
 
 import (
@@ -21,22 +21,23 @@ type Member struct {
 // follow it on a ring, so that each of them is probed by as many as it probes. Every member takes, without duplicates:
 //
 //  1. the next m on the ring of all members;
-//  2. its duties for pairs of zones: for each other zone, m members of the same zone, chosen by rendezvous hashing, each probe
-//     another one of m members there;
+//  2. its duties for pairs of zones: for each other zone, m members of the same zone, chosen by rendezvous hashing,
+//     each probe another one of m members there;
 //  3. the next on the ring of its rack, and the next on the ring of its zone, until half of the k are chosen from them;
 //  4. more from the ring of all members, until there are k.
 //
 // If all members have the same list, this guarantees, for n members and z zones:
 //
 //   - Every member is probed by at least min(m, n-1) others.
-//   - Every ordered pair of zones A, B is probed by min(m, |A|) members of A, which probe min(m, |A|, |B|) members of B.
-//   - A member probes exactly min(k, n-1) others, unless its duties need more: the s members of a zone share m(z-1) of them,
-//     and where s is at most m, each has all z-1. It never probes more than 2k. Short counts the duties that do not fit,
-//     for which the second guarantee does not hold: this happens only if there are more zones than about k, and with few
-//     members, for example if the label of the zone holds the host's name.
+//   - Every ordered pair of zones A, B is probed by min(m, |A|) members of A, which probe min(m, |A|, |B|) members of
+//     B.
+//   - A member probes exactly min(k, n-1) others, unless its duties need more: the s members of a zone share m(z-1) of
+//     them, and where s is at most m, each has all z-1. It never probes more than 2k. Short counts the duties that do
+//     not fit, for which the second guarantee does not hold: this happens only if there are more zones than about k,
+//     and with few members, for example if the label of the zone holds the host's name.
 //   - A member is probed by about k others, and by up to m(z-1) more that have it as a duty: no count depends on n.
-//   - A member that joins or leaves changes what its predecessors on the rings probe, and the duties that it takes over or gives
-//     up: fewer than 3k pairs of prober and peer among the others in the mean, whatever n is.
+//   - A member that joins or leaves changes what its predecessors on the rings probe, and the duties that it takes over
+//     or gives up: fewer than 3k pairs of prober and peer among the others in the mean, whatever n is.
 //
 // While members have different lists, because they read a change at different times, only the pairs that the change
 // concerns may be missing.
@@ -186,7 +187,10 @@ func (f *Fleet) duties(from *zone) map[int][]int {
 			all = append(all, duty{slot, i, probed[slot%len(probed)], pair})
 		}
 	}
-	slices.SortFunc(all, func(a, b duty) int { return cmp.Or(cmp.Compare(a.slot, b.slot), cmp.Compare(a.weight, b.weight)) })
+	slices.SortFunc(all, func(a, b duty) int {
+		return cmp.Or(cmp.Compare(a.slot, b.slot),
+			cmp.Compare(a.weight, b.weight))
+	})
 	from.duties = map[int][]int{}
 	for _, d := range all {
 		from.duties[d.from] = append(from.duties[d.from], d.to)
@@ -200,7 +204,8 @@ func (f *Fleet) highest(of []int, salt uint64) (out []int) {
 	for slot := range min(f.m, len(of)) {
 		best, weight := -1, uint64(0)
 		for _, i := range of {
-			if w := mix(f.members[i].hash ^ (salt + uint64(slot))); (best < 0 || w > weight) && !slices.Contains(out, i) {
+			if w := mix(f.members[i].hash ^ (salt + uint64(slot))); (best < 0 || w > weight) &&
+				!slices.Contains(out, i) {
 				best, weight = i, w
 			}
 		}

@@ -34,7 +34,8 @@ func even(n, zones int) (out []int) {
 func fleet(sizes []int) (all []Member) {
 	for z, size := range sizes {
 		for i := range size {
-			all = append(all, Member{Name: fmt.Sprintf("z%d-h%d", z, i), Zone: fmt.Sprint("zone-", z), Rack: fmt.Sprint("rack-", i/20)})
+			all = append(all, Member{Name: fmt.Sprintf("z%d-h%d", z, i), Zone: fmt.Sprint("zone-", z),
+				Rack: fmt.Sprint("rack-", i/20)})
 		}
 	}
 	return all
@@ -60,7 +61,8 @@ func TestGuarantee(t *testing.T) {
 			for _, km := range [][2]int{{1, 1}, {6, 3}, {20, 3}, {20, 5}} {
 				k, m := km[0], km[1]
 				sizes := l.zones(n)
-				if slices.Min(sizes) < 1 || n >= 1000 && (k == 1 || testing.Short()) || n == 10000 && (k != 20 || m != 3) {
+				if slices.Min(sizes) < 1 || n >= 1000 && (k == 1 || testing.Short()) || n == 10000 &&
+					(k != 20 || m != 3) {
 					continue
 				}
 				checkGuarantee(t, fmt.Sprintf("%s, n=%d k=%d m=%d", l.name, n, k, m), sizes, k, m)
@@ -182,9 +184,11 @@ func TestMovesFew(t *testing.T) {
 			}
 			mean := float64(sum) / float64(tries)
 			if mean > 3*k || worst > 6*k+2*m*len(l.zones(n)) || most > max(2*m+2, len(l.zones(n))) {
-				t.Errorf("%s, n=%d: a leaving member changes %.0f pairs in the mean, %d at most, %d of one member", l.name, n, mean, worst, most)
+				t.Errorf("%s, n=%d: a leaving member changes %.0f pairs in the mean, %d at most, %d of one member",
+					l.name, n, mean, worst, most)
 			}
-			t.Logf("%s, n=%d: %.0f pairs change in the mean, %d at most, %d of one member", l.name, n, mean, worst, most)
+			t.Logf("%s, n=%d: %.0f pairs change in the mean, %d at most, %d of one member", l.name, n, mean, worst,
+				most)
 		}
 	}
 }

@@ -27,7 +27,8 @@ const (
 )
 
 // Range evaluates query at from, and every step after it up to to.
-func (s *Server) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]answer.Series, error) {
+func (s *Server) Range(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]answer.Series,
+	error) {
 	return s.query(ctx, query, func(ctx context.Context, a v1.API) (model.Value, error) {
 		v, _, _, err := a.QueryRange(ctx, query, v1.Range{Start: from, End: to, Step: step})
 		return v, err
@@ -43,7 +44,8 @@ func (s *Server) instant(ctx context.Context, query string, at time.Time) ([]ans
 }
 
 // query makes one call of the query API, within patience. Errors name the server, and what it said is escaped.
-func (s *Server) query(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) ([]answer.Series, error) {
+func (s *Server) query(ctx context.Context, query string, call func(context.Context, v1.API) (model.Value, error)) (
+	[]answer.Series, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client := http.Client{}

@@ -44,13 +44,15 @@ const falseMarks = "If nothing changed, at most 5 % of matrices of this size sho
 func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, error) {
 	sel := &Source{Labels: o.Labels}
 	by := cmp.Or(o.FromName, "instance")
-	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", by, sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
+	hosts, err := s.instant(ctx, fmt.Sprintf("count by (%s) (count_over_time(%s[%ds]))", by,
+		sel.selector("rebound_probes_total"), int(o.Range.Seconds())), o.At)
 	if err != nil {
 		return nil, err
 	}
 	grouped := []string{by, "node", "zone"}
 	slices.Sort(grouped)
-	self, err := s.instant(ctx, fmt.Sprintf("count by (%s) (last_over_time(%s[%ds]))", strings.Join(slices.Compact(grouped), ", "), sel.selector(selfMetric), int(o.Range.Seconds())), o.At)
+	self, err := s.instant(ctx, fmt.Sprintf("count by (%s) (last_over_time(%s[%ds]))",
+		strings.Join(slices.Compact(grouped), ", "), sel.selector(selfMetric), int(o.Range.Seconds())), o.At)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +66,8 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 			tested += int(v.V)
 		}
 	}
-	m := &matrix.Matrix{Cells: map[matrix.Pair]*matrix.Cell{}, Zones: map[string]string{}, Title: "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
+	m := &matrix.Matrix{Cells: map[matrix.Pair]*matrix.Cell{}, Zones: map[string]string{},
+		Title:   "Mesh, " + o.At.UTC().Format("2 January 2006 15:04 UTC"),
 		Summary: fmt.Sprintf("Round trips and loss during %s, compared with the same time %s earlier. Each is split into %s; a window counts as one run. ", timeText(o.Range), timeText(o.Before), sanitize.Count(o.Windows, "window")) + falseMarks}
 	rows, columns := map[string]bool{}, map[string]bool{}
 	partial, unfit, width, unknown, several := 0, 0, 0.0, map[string]int{}, map[matrix.Pair]bool{}
@@ -80,7 +83,8 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 		}
 		for _, p := range found[i] {
 			if p.to == "" {
-				return nil, fmt.Errorf("series of %s without the label %s: set -to to the label of the target", sanitize.Text(from), cmp.Or(o.ToName, "target"))
+				return nil, fmt.Errorf("series of %s without the label %s: set -to to the label of the target",
+					sanitize.Text(from), cmp.Or(o.ToName, "target"))
 			}
 			key := matrix.Pair{From: sanitize.Text(from), To: sanitize.Text(p.to)}
 			rows[key.From], columns[key.To] = true, true
@@ -112,12 +116,15 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 		}
 	}
 	if len(m.Cells) == 0 {
-		return nil, fmt.Errorf("%w: no %s in the %s before %s", answer.ErrNothing, sel.selector("rebound_probes_total"), timeText(o.Range), o.At.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no %s in the %s before %s", answer.ErrNothing, sel.selector("rebound_probes_total"),
+			timeText(o.Range), o.At.UTC().Format(time.RFC3339))
 	}
 	m.From, m.To = slices.Sorted(maps.Keys(rows)), slices.Sorted(maps.Keys(columns))
 	some := func(n int) string { return latency.FormatCount(n) + " of " + sanitize.Count(len(m.Cells), "path") }
 	if partial > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("less than %s of data for %s: the cell covers the latest half, quarter or less", timeText(o.Range), some(partial)))
+		m.Notes = append(m.Notes,
+			fmt.Sprintf("less than %s of data for %s: the cell covers the latest half, quarter or less",
+				timeText(o.Range), some(partial)))
 	}
 	for _, metric := range slices.Sorted(maps.Keys(unknown)) {
 		m.Notes = append(m.Notes, fmt.Sprintf("no %s for %s: the loss is a range", metric, some(unknown[metric])))
@@ -126,19 +133,26 @@ func (s *Server) Matrix(ctx context.Context, o MatrixOptions) (*matrix.Matrix, e
 		m.Notes = append(m.Notes, fmt.Sprintf("the counters of %s %s: the loss is a range", some(unfit), disagree))
 	}
 	if len(several) > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("several series in %s: loss is of all of them, the rest is of the one with the longest p99", sanitize.Count(len(several), "cell")))
+		m.Notes = append(m.Notes,
+			fmt.Sprintf("several series in %s: loss is of all of them, the rest is of the one with the longest p99",
+				sanitize.Count(len(several), "cell")))
 	}
 	if least := compare.RunsAmong(tested, compare.Stats(latency.CellTable)); o.Windows < least {
-		m.Notes = append(m.Notes, fmt.Sprintf("no path can have a verdict: a test of %s needs %d windows, set -windows %[2]d", sanitize.Count(tested, "path"), least))
+		m.Notes = append(m.Notes,
+			fmt.Sprintf("no path can have a verdict: a test of %s needs %d windows, set -windows %[2]d",
+				sanitize.Count(tested, "path"), least))
 	}
 	if width > 0 {
-		m.Notes = append(m.Notes, fmt.Sprintf("percentiles are accurate to %s, the width of the buckets that Prometheus keeps", latency.FormatShare(width)))
+		m.Notes = append(m.Notes,
+			fmt.Sprintf("percentiles are accurate to %s, the width of the buckets that Prometheus keeps",
+				latency.FormatShare(width)))
 	}
 	return m, nil
 }
 
 // pathsOfAll returns the cells of each host. It asks for a few hosts at a time.
-func (s *Server) pathsOfAll(ctx context.Context, hosts []answer.Series, by string, o MatrixOptions, tested int) ([][]path, error) {
+func (s *Server) pathsOfAll(ctx context.Context, hosts []answer.Series, by string, o MatrixOptions,
+	tested int) ([][]path, error) {
 	found, errs := make([][]path, len(hosts)), make([]error, len(hosts))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -149,9 +163,11 @@ func (s *Server) pathsOfAll(ctx context.Context, hosts []answer.Series, by strin
 			for i := range next {
 				from := hosts[i].Metric[by]
 				if from == "" {
-					errs[i] = fmt.Errorf("series without the label %s: set -from to the label of the measuring host", by)
+					errs[i] = fmt.Errorf("series without the label %s: set -from to the label of the measuring host",
+						by)
 				} else {
-					found[i], errs[i] = s.paths(ctx, &Source{Labels: append(slices.Clone(o.Labels), Label{by, from})}, o, tested)
+					found[i], errs[i] = s.paths(ctx, &Source{Labels: append(slices.Clone(o.Labels), Label{by, from})},
+						o, tested)
 				}
 				if errs[i] != nil {
 					stop()
@@ -227,7 +243,8 @@ func (o *MatrixOptions) covered(from time.Time) time.Duration {
 }
 
 // series returns the series of a metric by their labels.
-func (s *Server) series(ctx context.Context, of *Source, metric string, from, to time.Time, step time.Duration) (map[string]answer.Series, error) {
+func (s *Server) series(ctx context.Context, of *Source, metric string, from, to time.Time,
+	step time.Duration) (map[string]answer.Series, error) {
 	all, err := s.Range(ctx, of.selector(metric), from, to, step)
 	out := map[string]answer.Series{}
 	for _, each := range all {
@@ -237,7 +254,8 @@ func (s *Server) series(ctx context.Context, of *Source, metric string, from, to
 }
 
 // pathsOver are the cells of the series with these labels, out of all. The matrix has tested series in total.
-func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all map[string]answer.Series, ids []string, tested int) ([]path, error) {
+func (s *Server) pathsOver(ctx context.Context, of *Source, o MatrixOptions, all map[string]answer.Series, ids []string,
+	tested int) ([]path, error) {
 	start, step := o.At.Add(-o.Range), o.Range/time.Duration(o.Windows)
 	sent, err := s.series(ctx, of, "rebound_probes_total", start, o.At, step)
 	if err != nil {
@@ -349,12 +367,14 @@ const (
 
 // elsewhere returns, for each series of a watch by its labels, the probes that were not certainly lost between the
 // hosts.
-func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time, step time.Duration) (map[string]report.Counts, error) {
+func (s *Server) elsewhere(ctx context.Context, of *Source, from, to time.Time,
+	step time.Duration) (map[string]report.Counts, error) {
 	out := map[string]report.Counts{}
 	for _, q := range []struct{ metric, label, only string }{
 		{troubleMetric, "kind", "late|duplicate|reordered|corrupt|corrupt_only|send_failed"}, {placeMetric, "place", "here|there"},
 	} {
-		all, err := s.Range(ctx, fmt.Sprintf("%s,%s=~%q}", strings.TrimSuffix(of.selector(q.metric), "}"), q.label, q.only), from, to, step)
+		all, err := s.Range(ctx, fmt.Sprintf("%s,%s=~%q}", strings.TrimSuffix(of.selector(q.metric), "}"), q.label,
+			q.only), from, to, step)
 		if err != nil {
 			return nil, err
 		}

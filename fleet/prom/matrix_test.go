@@ -43,7 +43,8 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 		}
 		if strings.HasPrefix(query, "count by (instance)") {
 			for _, h := range "abc" {
-				result = append(result, map[string]any{"metric": map[string]string{"instance": string(h)}, "value": []any{0, "2"}})
+				result = append(result, map[string]any{"metric": map[string]string{"instance": string(h)},
+					"value": []any{0, "2"}})
 			}
 			return
 		}
@@ -77,7 +78,8 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 						continue
 					}
 					n := int(at - max(start, float64(since.Unix())))
-					if strings.HasPrefix(query, "rebound_lost") && (!silent || strings.HasPrefix(query, "rebound_lost_uncertain")) {
+					if strings.HasPrefix(query, "rebound_lost") &&
+						(!silent || strings.HasPrefix(query, "rebound_lost_uncertain")) {
 						n = 0
 					}
 					values = append(values, []any{at, fmt.Sprint(n)})
@@ -93,7 +95,8 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 				if len(values) == 0 {
 					continue
 				}
-				if trouble := strings.HasPrefix(query, troubleMetric); trouble || strings.HasPrefix(query, placeMetric) {
+				if trouble := strings.HasPrefix(query, troubleMetric); trouble ||
+					strings.HasPrefix(query, placeMetric) {
 					for value, n := range map[string]int{"late": 7, "send_failed": 5, "here": 3, "there": 0} {
 						if !strings.Contains(query, value) {
 							continue
@@ -104,7 +107,8 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 						labels := maps.Clone(labels)
 						labels[map[bool]string{true: "kind", false: "place"}[trouble]] = value
 						last := values[len(values)-1].([]any)[0]
-						result = append(result, map[string]any{"metric": labels, "values": []any{[]any{start, "0"}, []any{last, fmt.Sprint(n)}}})
+						result = append(result, map[string]any{"metric": labels,
+							"values": []any{[]any{start, "0"}, []any{last, fmt.Sprint(n)}}})
 					}
 					continue
 				}
@@ -121,10 +125,12 @@ func mesh(t *testing.T, since time.Time, missing string) *httptest.Server {
 }
 
 // anHour are the options of a matrix of the last hour, compared with the same hour of the day before.
-var anHour = MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance", ToName: "target"}
+var anHour = MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12, FromName: "instance",
+	ToName: "target"}
 
 // aToB is one path in the same hour.
-var aToB = &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric, From: now.Add(-time.Hour), To: now, Windows: 12}
+var aToB = &Source{Labels: []Label{{"instance", "a"}, {"target", "icmp:b"}}, Metric: DefaultMetric,
+	From: now.Add(-time.Hour), To: now, Windows: 12}
 
 // matrixOf is that of an hour of a server. Its text and its page write numbers in one way.
 func matrixOf(t *testing.T, server *httptest.Server, o MatrixOptions) *matrix.Matrix {
@@ -169,7 +175,8 @@ func TestMatrix(t *testing.T) {
 		{From: "b", To: "icmp:a"}: {0, 3600, compare.Unknown, "no replies"}, {From: "c", To: "icmp:a"}: {53.5e3, 0, compare.Unknown, "no baseline"},
 	} {
 		c := m.Cells[pair]
-		if c == nil || math.Abs(c.P50-want.p50) > 0.03*want.p50 || c.Lost != want.lost || c.Sent != 3600 || c.Verdict != want.verdict || !strings.Contains(c.Why, want.why) {
+		if c == nil || math.Abs(c.P50-want.p50) > 0.03*want.p50 || c.Lost != want.lost || c.Sent != 3600 ||
+			c.Verdict != want.verdict || !strings.Contains(c.Why, want.why) {
 			t.Errorf("%v: %+v", pair, c)
 		}
 	}
@@ -179,7 +186,8 @@ func TestMatrix(t *testing.T) {
 	var html, text bytes.Buffer
 	must.OK(t, matrix.Write(&html, m))
 	must.OK(t, matrix.Print(&text, m))
-	check.Contains(t, html.String(), "Slower than the baseline: 1 of 6 paths.", "Without replies: 1 of 6 paths.", "a → icmp:c", "b → icmp:a", "100 %",
+	check.Contains(t, html.String(), "Slower than the baseline: 1 of 6 paths.", "Without replies: 1 of 6 paths.",
+		"a → icmp:c", "b → icmp:a", "100 %",
 		"at most 5 % of matrices of this size",
 		`<th scope="col">not sent</th><th scope="col">dropped here</th><th scope="col">late</th>`, "between 0 and 3")
 	for _, bad := range []string{"http://", "https://", "src=", "@import", "ZgotmplZ"} {
@@ -189,7 +197,8 @@ func TestMatrix(t *testing.T) {
 	}
 	check.Contains(t, text.String(), "+ a -> icmp:c: p50 slower by", "! b -> icmp:a: 100 % lost (3,600 of 3,600)",
 		"6 paths: 1 slower, 0 faster, 2 with no change seen, 3 without a verdict",
-		"! a -> icmp:b: 5 not sent, between 0 and 3 dropped here, 7 late (of 3,600)", "of 6 paths, 1 slower than the baseline, 0 with loss, 1 without replies;",
+		"! a -> icmp:b: 5 not sent, between 0 and 3 dropped here, 7 late (of 3,600)",
+		"of 6 paths, 1 slower than the baseline, 0 with loss, 1 without replies;",
 		"at most 5 % of matrices of this size show any + or -")
 	noColumn, noRow := anHour, anHour
 	noColumn.ToName, noRow.FromName = "site", "host"
@@ -203,13 +212,16 @@ func TestMatrix(t *testing.T) {
 func TestMatrixOfAFleet(t *testing.T) {
 	const self = `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"instance":"a","node":"node-a","zone":"x"},"value":[0,"1"]}]}}`
 	s := altered(t, func(query string, answer []byte) []byte {
-		if strings.HasPrefix(query, "count by (instance, node, zone) (last_over_time(rebound_fleet_self_info{}[3600s]))") {
+		if strings.HasPrefix(query,
+			"count by (instance, node, zone) (last_over_time(rebound_fleet_self_info{}[3600s]))") {
 			return []byte(self)
 		}
-		return bytes.ReplaceAll(answer, []byte(`"target":"icmp:c"`), []byte(`"node":"node-c","zone":"y","target":"icmp:c"`))
+		return bytes.ReplaceAll(answer, []byte(`"target":"icmp:c"`),
+			[]byte(`"node":"node-c","zone":"y","target":"icmp:c"`))
 	})
 	m := matrixOf(t, s, MatrixOptions{At: now, Range: time.Hour, Before: 24 * time.Hour, Windows: 12})
-	if strings.Join(m.From, " ") != "b c node-a" || strings.Join(m.To, " ") != "icmp:a icmp:b node-c" || len(m.Cells) != 6 {
+	if strings.Join(m.From, " ") != "b c node-a" || strings.Join(m.To, " ") != "icmp:a icmp:b node-c" ||
+		len(m.Cells) != 6 {
 		t.Errorf("%v to %v, %d cells", m.From, m.To, len(m.Cells))
 	}
 	if fmt.Sprint(m.Zones) != "map[node-a:x node-c:y]" {
@@ -223,10 +235,12 @@ func TestMatrixOfAYoungWatch(t *testing.T) {
 		m := matrixOf(t, mesh(t, now.Add(-age), ""), anHour)
 		var html, text bytes.Buffer
 		must.OK(t, errors.Join(matrix.Write(&html, m), matrix.Print(&text, m)))
-		if c := m.Cells[matrix.Pair{From: "a", To: "icmp:b"}]; math.Abs(c.P50-53.5e3) > 2e3 || c.Sent < int64(age.Seconds()/4) || c.Why == "no replies" {
+		if c := m.Cells[matrix.Pair{From: "a", To: "icmp:b"}]; math.Abs(c.P50-53.5e3) > 2e3 ||
+			c.Sent < int64(age.Seconds()/4) || c.Why == "no replies" {
 			t.Errorf("%v: the path that answers is %+v", age, c)
 		}
-		if !regexp.MustCompile(`! b -> icmp:a: 100 % lost \(([\d,]+) of ([\d,]+)\)`).MatchString(text.String()) || !strings.Contains(html.String(), "100 %") {
+		if !regexp.MustCompile(`! b -> icmp:a: 100 % lost \(([\d,]+) of ([\d,]+)\)`).MatchString(text.String()) ||
+			!strings.Contains(html.String(), "100 %") {
 			t.Errorf("%v: the path without replies is left out:\n%s", age, &text)
 		}
 		if age < 30*time.Minute && !strings.Contains(text.String(), "less than 1 hour of data for 6 of 6 paths") {
@@ -265,13 +279,15 @@ func TestCountersDisagree(t *testing.T) {
 	})
 	m := matrixOf(t, s, anHour)
 	for pair, c := range m.Cells {
-		if parts := c.Lost + c.Late + c.SendFailed + c.CorruptOnly; c.Sent != 3600 || parts != c.Sent || c.LostLeast() != 0 {
+		if parts := c.Lost + c.Late + c.SendFailed + c.CorruptOnly; c.Sent != 3600 || parts != c.Sent ||
+			c.LostLeast() != 0 {
 			t.Errorf("%v: %+v: the parts add up to %d", pair, c.Counts, parts)
 		}
 	}
 	check.Contains(t, strings.Join(m.Notes, "\n"), "the counters of 6 of 6 paths "+disagree)
 	l := must.Get(Load(context.Background(), &Server{Base: s.URL}, aToB))(t)
-	if c := l.Counts; c.Sent != 3600 || c.Lost != 3588 || c.LostLeast() != 0 || c.Received != 0 || !slices.Contains(l.Notes, "the counters "+disagree+": lost is a range") {
+	if c := l.Counts; c.Sent != 3600 || c.Lost != 3588 || c.LostLeast() != 0 || c.Received != 0 ||
+		!slices.Contains(l.Notes, "the counters "+disagree+": lost is a range") {
 		t.Errorf("%+v %q", c, l.Notes)
 	}
 }
@@ -295,16 +311,19 @@ func TestMatrixCalibration(t *testing.T) {
 	}{
 		{"nothing moves", 60, func(*rand.Rand) float64 { return 1 }, nil, 0, 0, 0.05},
 		{"10 % slower", 400, func(*rand.Rand) float64 { return 1.1 }, nil, 0, 0, 0.05},
-		{"up to 10 % slower or faster, 1 % over 20 minutes", 60, func(r *rand.Rand) float64 { return 1 / 1.1 * math.Pow(1.21, r.Float64()) }, func(r *rand.Rand, end float64) func(float64) float64 {
-			return synthetic.AR1(r, 0.01, 1200, end)
-		}, 0.05, 0, 0.05},
+		{"up to 10 % slower or faster, 1 % over 20 minutes", 60,
+			func(r *rand.Rand) float64 { return 1 / 1.1 * math.Pow(1.21, r.Float64()) },
+			func(r *rand.Rand, end float64) func(float64) float64 {
+				return synthetic.AR1(r, 0.01, 1200, end)
+			}, 0.05, 0, 0.05},
 		{"half slower", 60, func(*rand.Rand) float64 { return 1.5 }, nil, 0.01, 0.9, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(22, 1))
 			slots := func(from float64) (all []synthetic.Slot) {
 				for i := range windows {
-					all = append(all, synthetic.Slot{Start: from + float64(i*length), End: from + float64((i+1)*length)})
+					all = append(all, synthetic.Slot{Start: from + float64(i*length),
+						End: from + float64((i+1)*length)})
 				}
 				return all
 			}
@@ -338,7 +357,8 @@ func TestMatrixCalibration(t *testing.T) {
 			}
 			share := float64(marked) / float64(*matrices)
 			ofPaths := float64(slower) / float64(*matrices*c.paths)
-			t.Logf("%d of %d matrices of %d paths have a mark, %.2f %% of the paths", marked, *matrices, c.paths, 100*ofPaths)
+			t.Logf("%d of %d matrices of %d paths have a mark, %.2f %% of the paths", marked, *matrices, c.paths,
+				100*ofPaths)
 			if share > c.most+2/float64(*matrices) || ofPaths < c.least {
 				t.Errorf("%.1f %% of the matrices have a mark, want at most %.0f %%; %.2f %% of the paths, want at least %.0f %%", 100*share, 100*c.most, 100*ofPaths, 100*c.least)
 			}
@@ -351,17 +371,20 @@ func TestMatrixOfSeveralSeries(t *testing.T) {
 	o := anHour
 	o.ToName = "instance"
 	m := matrixOf(t, always(t), o)
-	if c := m.Cells[matrix.Pair{From: "b", To: "b"}]; len(m.Cells) != 3 || c.Sent != 7200 || c.Lost != 3600 || c.Samples != 3600 || c.Silent {
+	if c := m.Cells[matrix.Pair{From: "b", To: "b"}]; len(m.Cells) != 3 || c.Sent != 7200 || c.Lost != 3600 ||
+		c.Samples != 3600 || c.Silent {
 		t.Errorf("%d cells, %+v", len(m.Cells), c)
 	}
-	if c := m.Cells[matrix.Pair{From: "a", To: "a"}]; c.Sent != 7200 || c.SendFailed != 5 || c.Late != 7 || c.DroppedHere != 3 || c.Verdict != compare.Slower {
+	if c := m.Cells[matrix.Pair{From: "a", To: "a"}]; c.Sent != 7200 || c.SendFailed != 5 || c.Late != 7 ||
+		c.DroppedHere != 3 || c.Verdict != compare.Slower {
 		t.Errorf("%+v", c)
 	}
 	check.Contains(t, strings.Join(m.Notes, "\n"), "several series in 3 cells")
 }
 
 func TestTimeText(t *testing.T) {
-	for d, want := range map[time.Duration]string{time.Hour: "1 hour", 36 * time.Hour: "36 hours", 24 * time.Hour: "1 day", 7 * 24 * time.Hour: "7 days", 90 * time.Minute: "90 minutes",
+	for d, want := range map[time.Duration]string{time.Hour: "1 hour", 36 * time.Hour: "36 hours",
+		24 * time.Hour: "1 day", 7 * 24 * time.Hour: "7 days", 90 * time.Minute: "90 minutes",
 		45 * time.Second: "45 seconds", 1500 * time.Millisecond: "1.500 s"} {
 		check.Equal(t, timeText(d), want, d.String()+": %s")
 	}
@@ -372,11 +395,13 @@ func TestMatrixNeedsWindows(t *testing.T) {
 	o := anHour
 	o.Windows = 8
 	m := matrixOf(t, always(t), o)
-	if slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "-windows") }) || m.Cells[matrix.Pair{From: "a", To: "icmp:c"}].Verdict != compare.Slower {
+	if slices.ContainsFunc(m.Notes, func(n string) bool { return strings.Contains(n, "-windows") }) ||
+		m.Cells[matrix.Pair{From: "a", To: "icmp:c"}].Verdict != compare.Slower {
 		t.Errorf("6 paths in 8 windows: %q", m.Notes)
 	}
 	o.Windows = 4
-	if m = matrixOf(t, always(t), o); !slices.Contains(m.Notes, "no path can have a verdict: a test of 6 paths needs 8 windows, set -windows 8") {
+	if m = matrixOf(t, always(t), o); !slices.Contains(m.Notes,
+		"no path can have a verdict: a test of 6 paths needs 8 windows, set -windows 8") {
 		t.Errorf("4 windows: %q", m.Notes)
 	}
 	if least := compare.RunsAmong(1_000_000, compare.Stats(latency.CellTable)); least < 13 || least > 16 {
@@ -387,7 +412,8 @@ func TestMatrixNeedsWindows(t *testing.T) {
 // A comparison loads as received only the probes that were answered in time.
 func TestLoadCountsPlaces(t *testing.T) {
 	l := must.Get(Load(context.Background(), &Server{Base: always(t).URL}, aToB))(t)
-	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 || c.Received != 3588 {
+	if c := l.Counts; c.Sent != 3600 || c.Lost != 0 || c.Late != 7 || c.SendFailed != 5 || c.DroppedHere != 3 ||
+		c.Received != 3588 {
 		t.Errorf("%+v", c)
 	}
 }

@@ -28,21 +28,30 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func TestParseSource(t *testing.T) {
 	s, err := Parse("prom:https://h:9090/prom/?target=stamp:10.0.0.2:862&from=2026-11-22T10:00:00Z&to=now-1h&windows=6&instance=a:9470", now)
-	if err != nil || s.Base != "https://h:9090/prom" || s.Windows != 6 || s.Step() != 10*time.Minute || s.Metric != DefaultMetric ||
-		s.selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` || s.Name() != "stamp:10.0.0.2:862 instance=a:9470 2026-11-22 10:00Z" {
+	if err != nil || s.Base != "https://h:9090/prom" || s.Windows != 6 || s.Step() != 10*time.Minute ||
+		s.Metric != DefaultMetric ||
+		s.selector("m") != `m{instance="a:9470",target="stamp:10.0.0.2:862"}` ||
+		s.Name() != "stamp:10.0.0.2:862 instance=a:9470 2026-11-22 10:00Z" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for text, says := range map[string]string{
-		"x": "does not begin", "prom:": "not the URL", "prom:ftp://h?target=a&from=now-1h&to=now": "not the URL", "prom:http://h?from=now-1h&to=now": "target is missing",
-		"prom:http://h?target=a&to=now": "both required", "prom:http://h?target=a&from=now&to=now-1h": "not before", "prom:http://h?target=a&from=x&to=now": "from: ",
-		"prom:http://h?target=a&from=now-1h&to=now&windows=0": "windows", "prom:http://h?target=a&from=now-5s&to=now": "at least a second each",
-		"prom:http://h?target=a&target=b&from=now-1h&to=now": "given 2 times", "prom:http://h?target=a&from=now-1h&to=now&a-b=1": "or the name of a label",
-		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "not the name of a metric", "prom:http://h?target=%zz&from=now-1h&to=now": "invalid URL escape",
+		"x": "does not begin", "prom:": "not the URL", "prom:ftp://h?target=a&from=now-1h&to=now": "not the URL",
+		"prom:http://h?from=now-1h&to=now": "target is missing",
+		"prom:http://h?target=a&to=now":    "both required", "prom:http://h?target=a&from=now&to=now-1h": "not before",
+		"prom:http://h?target=a&from=x&to=now":                "from: ",
+		"prom:http://h?target=a&from=now-1h&to=now&windows=0": "windows",
+		"prom:http://h?target=a&from=now-5s&to=now":           "at least a second each",
+		"prom:http://h?target=a&target=b&from=now-1h&to=now":  "given 2 times",
+		"prom:http://h?target=a&from=now-1h&to=now&a-b=1":     "or the name of a label",
+		"prom:http://h?target=a&from=now-1h&to=now&metric=1x": "not the name of a metric",
+		"prom:http://h?target=%zz&from=now-1h&to=now":         "invalid URL escape",
 	} {
 		check.Fails(t, text, check.Err(Parse(text, now)), nil, says, "want prom:http://")
 	}
-	for text, want := range map[string]string{"now": "2026-11-22T12:00:00Z", "now-90m": "2026-11-22T10:30:00Z", "now-7d": "2026-11-15T12:00:00Z", "1795341600": "2026-11-22T10:00:00Z",
-		"2026-11-22": "2026-11-22T00:00:00Z", "2026-11-22T11:00:00 02:00": "2026-11-22T09:00:00Z", "now+1h": "", "now1h": "", "-5": "", "1e300": "", "nowx": "", "now-xd": "", "": ""} {
+	for text, want := range map[string]string{"now": "2026-11-22T12:00:00Z", "now-90m": "2026-11-22T10:30:00Z",
+		"now-7d": "2026-11-15T12:00:00Z", "1795341600": "2026-11-22T10:00:00Z",
+		"2026-11-22": "2026-11-22T00:00:00Z", "2026-11-22T11:00:00 02:00": "2026-11-22T09:00:00Z", "now+1h": "",
+		"now1h": "", "-5": "", "1e300": "", "nowx": "", "now-xd": "", "": ""} {
 		got, err := ParseTime(text, now)
 		if err == nil && got.UTC().Format(time.RFC3339) != want || err != nil && want != "" {
 			t.Errorf("%q: %v, %v, want %s", text, got, err, want)
@@ -52,7 +61,8 @@ func TestParseSource(t *testing.T) {
 
 // answer writes a server's response.
 func respond(w http.ResponseWriter, kind string, result []any) {
-	json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": result}})
+	json.NewEncoder(w).Encode(map[string]any{"status": "success",
+		"data": map[string]any{"resultType": kind, "result": result}})
 }
 
 // history is a server's data: counts by bucket index with 2^5 buckets per octave, for each step.
@@ -70,7 +80,8 @@ func (h *history) add(seconds float64) {
 func (h *history) answer() map[string]any {
 	var buckets [][4]any
 	for i, n := range h.counts {
-		buckets = append(buckets, [4]any{0, fmt.Sprint(math.Exp2(float64(i-1) / 32)), fmt.Sprint(math.Exp2(float64(i) / 32)), fmt.Sprint(n)})
+		buckets = append(buckets, [4]any{0, fmt.Sprint(math.Exp2(float64(i-1) / 32)),
+			fmt.Sprint(math.Exp2(float64(i) / 32)), fmt.Sprint(n)})
 	}
 	slices.SortFunc(buckets, func(a, b [4]any) int { return strings.Compare(a[1].(string), b[1].(string)) })
 	return map[string]any{"count": fmt.Sprint(h.n), "sum": fmt.Sprint(h.sum), "buckets": buckets}
@@ -93,7 +104,8 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprint(w, `{"status":"error","errorType":"bad_data","error":"parse error"}`)
 			return
-		case strings.Contains(query, "elsewhere"), strings.HasPrefix(query, "rebound_lost") && strings.Contains(query, "uncounted"):
+		case strings.Contains(query, "elsewhere"), strings.HasPrefix(query, "rebound_lost") &&
+			strings.Contains(query, "uncounted"):
 			respond(w, "matrix", []any{})
 			return
 		case strings.HasPrefix(query, "rebound_watch_info") && strings.Contains(query, "silent"):
@@ -104,7 +116,8 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 			respond(w, "vector", []any{map[string]any{"metric": info, "value": []any{0, "1"}}})
 			return
 		case strings.HasPrefix(query, "rebound_probes_total"):
-			respond(w, "matrix", []any{map[string]any{"metric": labels, "values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}}})
+			respond(w, "matrix", []any{map[string]any{"metric": labels,
+				"values": [][]any{{0, "10"}, {300, "310"}, {600, "20"}}}})
 			return
 		case strings.HasPrefix(query, "rebound_lost_total"):
 			respond(w, "matrix", []any{map[string]any{"metric": labels, "values": [][]any{{0, "0"}, {300, "3"}}}})
@@ -128,7 +141,8 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 		moments = append(moments, []any{start + 300*float64(len(levels)), h.answer()})
 		result := []any{map[string]any{"metric": labels, "histograms": moments}}
 		if strings.Contains(query, "two") {
-			result = append(result, map[string]any{"metric": map[string]string{"instance": "b:9470"}, "histograms": moments})
+			result = append(result, map[string]any{"metric": map[string]string{"instance": "b:9470"},
+				"histograms": moments})
 		}
 		respond(w, "matrix", result)
 	}))
@@ -139,7 +153,8 @@ func server(t *testing.T, levels []float64, restart int) *httptest.Server {
 func load(t *testing.T, levels []float64, restart int, more string) (*report.Report, error) {
 	t.Helper()
 	h := server(t, levels, restart)
-	s := must.Get(Parse("prom:"+h.URL+"?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"+more, now))(t)
+	s := must.Get(Parse("prom:"+h.URL+"?target=icmp:10.0.0.2&from=2026-11-22T10:00:00Z&to=2026-11-22T11:00:00Z"+more,
+		now))(t)
 	return Load(context.Background(), &Server{Base: s.Base}, s)
 }
 
@@ -149,14 +164,17 @@ func twelve(level float64) []float64 { return slices.Repeat([]float64{level}, 12
 // else.
 func TestLoad(t *testing.T) {
 	a := must.Get(load(t, twelve(50e-6), -1, ""))(t)
-	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Resolution < 0.02 || a.Resolution > 0.025 || a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 0.2 ||
+	if len(a.Runs) != 12 || a.Main().Total.Count != 3600 || a.Resolution < 0.02 || a.Resolution > 0.025 ||
+		a.Counts.Sent != 320 || a.Counts.Lost != 3 || a.Traffic.Rate != 0.2 ||
 		a.Traffic.FrameSize != 60 || a.Traffic.Transport != "raw" || a.Traffic.Protocol != "icmp" {
-		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Resolution, a.Counts, a.Traffic)
+		t.Errorf("%d runs, %d values, width %v, %+v, %+v", len(a.Runs), a.Main().Total.Count, a.Resolution, a.Counts,
+			a.Traffic)
 	}
 	if p50 := a.Main().Summary.P50; math.Abs(float64(p50)-57e3) > 2e3 { // 50 µs and the median of the added noise
 		t.Errorf("p50 %d ns", p50)
 	}
-	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Resolution), "\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
+	if advice := strings.Join(Advice(&Source{Windows: 12, To: now, From: now.Add(-time.Hour)}, a.Resolution),
+		"\n"); !strings.Contains(advice, "2.1 %") && !strings.Contains(advice, "2.2 %") {
 		t.Error(advice)
 	}
 	for level, want := range map[float64]compare.Verdict{50e-6: compare.Noise, 100e-6: compare.Slower} {
@@ -177,14 +195,16 @@ func TestLoad(t *testing.T) {
 // Without a counter of lost probes, the loss is a range.
 func TestLoadWithoutLossCounters(t *testing.T) {
 	l := must.Get(load(t, twelve(50e-6), -1, "&site=uncounted"))(t)
-	if c := l.Counts; c.Sent == 0 || c.Lost != max(c.Sent-l.Main().Total.Count, 0) || c.LostLeast() != 0 || !strings.Contains(strings.Join(l.Notes, "\n"), "no rebound_lost_total") {
+	if c := l.Counts; c.Sent == 0 || c.Lost != max(c.Sent-l.Main().Total.Count, 0) || c.LostLeast() != 0 ||
+		!strings.Contains(strings.Join(l.Notes, "\n"), "no rebound_lost_total") {
 		t.Errorf("%+v, %q", c, l.Notes)
 	}
 }
 
 func TestRestart(t *testing.T) {
 	l := must.Get(load(t, twelve(50e-6), 4, ""))(t)
-	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 || !strings.Contains(strings.Join(l.Notes, " "), "left out 1 window in which the watch was started again") {
+	if len(l.Runs) != 11 || l.Main().Total.Count != 11*300 ||
+		!strings.Contains(strings.Join(l.Notes, " "), "left out 1 window in which the watch was started again") {
 		t.Errorf("%d runs, %d values, %q", len(l.Runs), l.Main().Total.Count, l.Notes)
 	}
 }
@@ -201,25 +221,30 @@ func TestComparisonText(t *testing.T) {
 		"B  icmp:10.0.0.2 site=silent 2026-11-22 10:00Z, icmp to 10.0.0.2, open loop, 3,300 samples, 11 runs\n")
 	b = must.Get(load(t, twelve(50e-6), 4, "&site=other"))(t)
 	must.OK(t, page.PrintComparison(&out, compare.Reports(a, b)))
-	if text := out.String(); strings.Contains(text, " +0 ns") || !regexp.MustCompile(`p50 .* <1\.\d+ µs  <2\.1 %  ~`).MatchString(text) {
+	if text := out.String(); strings.Contains(text, " +0 ns") ||
+		!regexp.MustCompile(`p50 .* <1\.\d+ µs  <2\.1 %  ~`).MatchString(text) {
 		t.Errorf("a shift within one bucket, 2.1 %% wide, has a number:\n%s", text)
 	}
 }
 
 func TestErrors(t *testing.T) {
-	for more, says := range map[string]string{"&site=elsewhere": "no series", "&site=refuse": "it rejected the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
+	for more, says := range map[string]string{"&site=elsewhere": "no series",
+		"&site=refuse": "it rejected the query: parse error", "&site=two": "instance=a:9470|b:9470"} {
 		check.Fails(t, more, check.Err(load(t, twelve(50e-6), -1, more)), nil, says)
 	}
 	check.Fails(t, "no levels", check.Err(load(t, nil, -1, "")), answer.ErrNothing)
 	none := httptest.NewServer(http.NotFoundHandler())
 	defer none.Close()
-	check.Fails(t, "no server", check.Err((&Server{Base: none.URL}).instant(context.Background(), "x", now)), nil, "404")
+	check.Fails(t, "no server", check.Err((&Server{Base: none.URL}).instant(context.Background(), "x", now)), nil,
+		"404")
 }
 
 // A server's counts are accepted in chronological order, or rejected with an error.
 func TestImpossibleCounters(t *testing.T) {
-	for _, values := range []string{`[1,"NaN"]`, `[1,"-1"]`, `[1,"1e300"]`, `[1,"+Inf"]`, `[9,"1"],[5,"2"]`, `[5,"1"],[5,"2"]`} {
-		body := canned(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[` + values + `]}]}}`)
+	for _, values := range []string{`[1,"NaN"]`, `[1,"-1"]`, `[1,"1e300"]`, `[1,"+Inf"]`, `[9,"1"],[5,"2"]`,
+		`[5,"1"],[5,"2"]`} {
+		body := canned(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[` +
+			values + `]}]}}`)
 		s := &Server{Base: "http://prometheus", Client: &http.Client{Transport: body}}
 		check.Fails(t, values, check.Err(s.Range(context.Background(), "x", now, now.Add(time.Hour), time.Minute)), nil)
 	}
@@ -256,7 +281,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		for _, s := range all {
-			if l, err := answer.Report(s.Histograms, time.Unix(0, 0), 5*time.Minute, 12); err == nil && l.Main().Total.Count <= 0 {
+			if l, err := answer.Report(s.Histograms, time.Unix(0, 0), 5*time.Minute, 12); err == nil &&
+				l.Main().Total.Count <= 0 {
 				t.Errorf("a report of nothing: %+v", s)
 			}
 		}

@@ -25,9 +25,11 @@ func Load(ctx context.Context, server *Server, s *Source) (*report.Report, error
 	}
 	switch {
 	case len(all) == 0:
-		return nil, fmt.Errorf("%w: no series %s from %s to %s", answer.ErrNothing, s.selector(s.Metric), s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no series %s from %s to %s", answer.ErrNothing, s.selector(s.Metric),
+			s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339))
 	case len(all) > 1:
-		return nil, fmt.Errorf("%s matches %d series: add a label that only one of them has: %s", s.selector(s.Metric), len(all), apart(all))
+		return nil, fmt.Errorf("%s matches %d series: add a label that only one of them has: %s", s.selector(s.Metric),
+			len(all), apart(all))
 	case len(all[0].Histograms) == 0:
 		return nil, fmt.Errorf("%s has no native histograms: Prometheus stores them with --enable-feature=native-histograms (from version 3 on with scrape_native_histograms)", s.selector(s.Metric))
 	}
@@ -37,7 +39,8 @@ func Load(ctx context.Context, server *Server, s *Source) (*report.Report, error
 	}
 	out.Label = s.Name()
 	labels := all[0].Metric
-	out.Traffic = report.Traffic{Target: strings.TrimPrefix(labels["target"], labels["proto"]+":"), Protocol: labels["proto"], IPVersion: 4, Mode: "open"}
+	out.Traffic = report.Traffic{Target: strings.TrimPrefix(labels["target"], labels["proto"]+":"),
+		Protocol: labels["proto"], IPVersion: 4, Mode: "open"}
 	if strings.Count(out.Traffic.Target, ":") > 1 {
 		out.Traffic.IPVersion = 6
 	}
@@ -77,7 +80,8 @@ func Load(ctx context.Context, server *Server, s *Source) (*report.Report, error
 	if !agree(&out.Counts) {
 		out.Notes = append(out.Notes, "the counters "+disagree+": lost is a range")
 	}
-	out.Counts.Received = out.Counts.Sent - out.Counts.Lost - out.Counts.Late - out.Counts.SendFailed - out.Counts.CorruptOnly
+	out.Counts.Received = out.Counts.Sent - out.Counts.Lost - out.Counts.Late - out.Counts.SendFailed -
+		out.Counts.CorruptOnly
 	circumstances(ctx, server, s, labels, out)
 	return out, nil
 }
@@ -109,7 +113,8 @@ func circumstances(ctx context.Context, server *Server, s *Source, labels map[st
 	is := Source{Labels: []Label{{"instance", labels["instance"]}, {"job", labels["job"]}}}
 	info, err := server.instant(ctx, is.selector("rebound_watch_info"), s.To)
 	if err != nil || len(info) != 1 {
-		l.Notes = append(l.Notes, "the settings of the probes are unknown: there is no rebound_watch_info from that time")
+		l.Notes = append(l.Notes,
+			"the settings of the probes are unknown: there is no rebound_watch_info from that time")
 		return
 	}
 	m := info[0].Metric

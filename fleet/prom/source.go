@@ -117,7 +117,8 @@ func ParseBase(text string) (string, error) {
 // CheckLabel returns an error for an invalid label name.
 func CheckLabel(name string) error {
 	if !labelName.MatchString(name) {
-		return fmt.Errorf("%q is not the name of a label: want letters, digits and underscores, not a digit first", name)
+		return fmt.Errorf("%q is not the name of a label: want letters, digits and underscores, not a digit first",
+			name)
 	}
 	return nil
 }
@@ -191,9 +192,13 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 // Advice states the limits of a comparison with a side from a Prometheus. width is that of the coarsest bucket, as a
 // share.
 func Advice(s *Source, width float64) []string {
-	out := []string{fmt.Sprintf("%s: each of %s of %s counts as one run; a verdict needs %d on each side, with enough samples in each", s.Name(), sanitize.Count(s.Windows, "window"), timeText(s.Step()), compare.MinRuns)}
+	out := []string{fmt.Sprintf(
+		"%s: each of %s of %s counts as one run; a verdict needs %d on each side, with enough samples in each",
+		s.Name(), sanitize.Count(s.Windows, "window"), timeText(s.Step()), compare.MinRuns)}
 	if width > 0 {
-		out = append(out, fmt.Sprintf("%s: percentiles are accurate to %s, the width of Prometheus' buckets; a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
+		out = append(out, fmt.Sprintf(
+			"%s: percentiles are accurate to %s, the width of Prometheus' buckets; a shift within one bucket is not seen", s.Name(), latency.FormatShare(width)))
 	}
-	return append(out, fmt.Sprintf("%s: minimum and maximum are bounds of buckets; single round trips, their order and this host's own delays are unknown", s.Name()))
+	return append(out, fmt.Sprintf(
+		"%s: minimum and maximum are bounds of buckets; single round trips, their order and this host's own delays are unknown", s.Name()))
 }

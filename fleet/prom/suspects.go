@@ -17,13 +17,14 @@ const (
 	selfMetric = "rebound_fleet_self_info"
 )
 
-// Fleet returns the paths that watches report at a time, and the silent hosts: those whose watch was scraped within the hour
-// before and not within the last two minutes, although others probe them. labels are required of all series. A watch without -peers
-// does not say which host it is on: its instance is then its name.
+// Fleet returns the paths that watches report at a time, and the silent hosts: those whose watch was scraped within the
+// hour before and not within the last two minutes, although others probe them. labels are required of all series. A
+// watch without -peers does not say which host it is on: its instance is then its name.
 //
 // A path's loss is that of the last minute or of the minute before, whichever lost less, so that a burst or an outage
 // that is over does not look like a partial fault. It is known if there are two scrapes a minute.
-func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths []suspects.Path, silent []suspects.Member, err error) {
+func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths []suspects.Path,
+	silent []suspects.Member, err error) {
 	selector := (&Source{Labels: labels}).selector
 	up, err := s.instant(ctx, selector(upMetric), at)
 	if err == nil && len(up) == 0 {
@@ -32,7 +33,8 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 	if err != nil {
 		return nil, nil, err
 	}
-	self, err := s.instant(ctx, "last_over_time("+selector(selfMetric)+"[2m])", at) // one failed scrape makes no host silent
+	// one failed scrape makes no host silent
+	self, err := s.instant(ctx, "last_over_time("+selector(selfMetric)+"[2m])", at)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,7 +48,8 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 	}
 	var shares [2]map[[3]string]float64
 	for i, offset := range []string{"", " offset 1m"} {
-		if shares[i], err = s.perPath(ctx, selector(lostMetric), offset, at, selector(uncertainMetric), selector("rebound_probes_total")); err != nil {
+		if shares[i], err = s.perPath(ctx, selector(lostMetric), offset, at, selector(uncertainMetric),
+			selector("rebound_probes_total")); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -69,7 +72,8 @@ func (s *Server) Fleet(ctx context.Context, labels []Label, at time.Time) (paths
 		to := suspects.Member{Name: cmp.Or(x.Metric["node"], host(x.Metric["target"])), Zone: x.Metric["zone"]}
 		probed[to.Name] = true
 		key := pathKey(x.Metric)
-		paths = append(paths, suspects.Path{From: from, To: to, Failing: x.Values[0].V == 0, Sent: sent[key], Lost: sent[key] * min(shares[0][key], shares[1][key])})
+		paths = append(paths, suspects.Path{From: from, To: to, Failing: x.Values[0].V == 0, Sent: sent[key],
+			Lost: sent[key] * min(shares[0][key], shares[1][key])})
 	}
 	for _, x := range before {
 		if name := x.Metric["node"]; !reports[name] && probed[name] {
@@ -84,7 +88,8 @@ func pathKey(m map[string]string) [3]string { return [3]string{m["job"], m["inst
 
 // perPath returns the increase of a counter of each path in a minute. With two more counters it returns the increase of
 // the first two as a share of the third's, if that is not zero.
-func (s *Server) perPath(ctx context.Context, counter, offset string, at time.Time, more ...string) (map[[3]string]float64, error) {
+func (s *Server) perPath(ctx context.Context, counter, offset string, at time.Time,
+	more ...string) (map[[3]string]float64, error) {
 	grown := func(selector string) string {
 		return "sum by (job, instance, target) (increase(" + selector + "[1m]" + offset + "))"
 	}

@@ -49,8 +49,10 @@ func TestFleet(t *testing.T) {
 				add("0.5", map[string]string{"job": "w", "instance": "a:9470", "target": "icmp:10.0.0.2"})
 			}
 		default:
-			add("0", map[string]string{"job": "w", "instance": "a:9470", "node": "dead", "zone": "y", "target": "icmp:10.0.0.3"})
-			add("1", map[string]string{"job": "w", "instance": "a:9470", "node": "b", "zone": "y", "target": "icmp:10.0.0.2"})
+			add("0", map[string]string{"job": "w", "instance": "a:9470", "node": "dead", "zone": "y",
+				"target": "icmp:10.0.0.3"})
+			add("1", map[string]string{"job": "w", "instance": "a:9470", "node": "b", "zone": "y",
+				"target": "icmp:10.0.0.2"})
 			add("1", map[string]string{"job": "w", "instance": "old:9470", "target": "udp:[fd00::1]:7"})
 		}
 		return out
@@ -61,8 +63,10 @@ func TestFleet(t *testing.T) {
 	defer server.Close()
 	s := &Server{Base: server.URL}
 	paths, silent, err := s.Fleet(t.Context(), nil, time.Unix(1000, 0))
-	a, b, dead := suspects.Member{Name: "a", Zone: "x"}, suspects.Member{Name: "b", Zone: "y"}, suspects.Member{Name: "dead", Zone: "y"}
-	want := []suspects.Path{{From: a, To: dead, Failing: true, Sent: 60}, {From: a, To: b, Sent: 50, Lost: 5}, {From: suspects.Member{Name: "old:9470"}, To: suspects.Member{Name: "fd00::1"}}}
+	a, b, dead := suspects.Member{Name: "a", Zone: "x"}, suspects.Member{Name: "b", Zone: "y"},
+		suspects.Member{Name: "dead", Zone: "y"}
+	want := []suspects.Path{{From: a, To: dead, Failing: true, Sent: 60}, {From: a, To: b, Sent: 50, Lost: 5},
+		{From: suspects.Member{Name: "old:9470"}, To: suspects.Member{Name: "fd00::1"}}}
 	if err != nil || !slices.Equal(paths, want) || !slices.Equal(silent, []suspects.Member{dead}) {
 		t.Errorf("%v, %v, %v", paths, silent, err)
 	}

@@ -53,7 +53,8 @@ func fromOTLP(t *testing.T, body []byte) decoded {
 				d.buckets[bucketOf(p.Positive.Offset+int32(i)+1, p.Scale)] = n
 			}
 		}
-		if m.Unit != "s" || h.AggregationTemporality != cumulative || p.StartTimeUnixNano != uint64(start.UnixNano()) || p.ZeroThreshold != 1e-12 {
+		if m.Unit != "s" || h.AggregationTemporality != cumulative || p.StartTimeUnixNano != uint64(start.UnixNano()) ||
+			p.ZeroThreshold != 1e-12 {
 			t.Errorf("unit %q, %v, %v", m.Unit, h.AggregationTemporality, p)
 		}
 		return d

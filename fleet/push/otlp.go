@@ -34,7 +34,8 @@ func (b *otlpBatch) size() int { return b.bytes }
 func (b *otlpBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended bool) {
 	n := len(b.metrics)
 	if n == 0 || b.metrics[n-1].Name != f.GetName() {
-		b.metrics = append(b.metrics, &otlp.Metric{Name: f.GetName(), Description: f.GetHelp(), Unit: unit(f.GetName())})
+		b.metrics = append(b.metrics, &otlp.Metric{Name: f.GetName(), Description: f.GetHelp(),
+			Unit: unit(f.GetName())})
 		b.bytes += 200
 		n++
 	}
@@ -63,9 +64,11 @@ func (b *otlpBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended
 		}
 		s.Sum.DataPoints = append(s.Sum.DataPoints, p)
 	case dto.MetricType_SUMMARY:
-		p := &otlp.SummaryDataPoint{Attributes: labels, StartTimeUnixNano: since, TimeUnixNano: at, Flags: flags, Count: m.Summary.GetSampleCount(), Sum: m.Summary.GetSampleSum()}
+		p := &otlp.SummaryDataPoint{Attributes: labels, StartTimeUnixNano: since, TimeUnixNano: at, Flags: flags,
+			Count: m.Summary.GetSampleCount(), Sum: m.Summary.GetSampleSum()}
 		for _, q := range m.Summary.GetQuantile() {
-			p.QuantileValues = append(p.QuantileValues, &otlp.SummaryDataPoint_ValueAtQuantile{Quantile: q.GetQuantile(), Value: q.GetValue()})
+			p.QuantileValues = append(p.QuantileValues, &otlp.SummaryDataPoint_ValueAtQuantile{
+				Quantile: q.GetQuantile(), Value: q.GetValue()})
 		}
 		s, ok := to.Data.(*otlp.Metric_Summary)
 		if !ok {
@@ -92,7 +95,8 @@ func (b *otlpBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended
 		b.bytes += 8 * (len(p.Positive.GetBucketCounts()) + len(p.Negative.GetBucketCounts()))
 		s, ok := to.Data.(*otlp.Metric_ExponentialHistogram)
 		if !ok {
-			s = &otlp.Metric_ExponentialHistogram{ExponentialHistogram: &otlp.ExponentialHistogram{AggregationTemporality: cumulative}}
+			s = &otlp.Metric_ExponentialHistogram{ExponentialHistogram: &otlp.ExponentialHistogram{
+				AggregationTemporality: cumulative}}
 			to.Data = s
 		}
 		s.ExponentialHistogram.DataPoints = append(s.ExponentialHistogram.DataPoints, p)
@@ -110,11 +114,13 @@ func (b *otlpBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, ended
 	}
 }
 
-// exponential converts a native histogram. The buckets are the same: with the same scale, the upper bound of OTLP's bucket i is that of
-// the native bucket i+1.
+// exponential converts a native histogram. The buckets are the same: with the same scale, the upper bound of OTLP's
+// bucket i is that of the native bucket i+1.
 func exponential(h *dto.Histogram) *otlp.ExponentialHistogramDataPoint {
-	return &otlp.ExponentialHistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum()), Scale: h.GetSchema(), ZeroCount: h.GetZeroCount(),
-		ZeroThreshold: h.GetZeroThreshold(), Positive: buckets(h.PositiveSpan, h.PositiveDelta), Negative: buckets(h.NegativeSpan, h.NegativeDelta)}
+	return &otlp.ExponentialHistogramDataPoint{Count: h.GetSampleCount(), Sum: new(h.GetSampleSum()),
+		Scale: h.GetSchema(), ZeroCount: h.GetZeroCount(),
+		ZeroThreshold: h.GetZeroThreshold(), Positive: buckets(h.PositiveSpan, h.PositiveDelta),
+		Negative: buckets(h.NegativeSpan, h.NegativeDelta)}
 }
 
 // buckets converts the spans and differences of a native histogram to consecutive counts; gaps between spans are
@@ -179,11 +185,14 @@ func attribute(name, value string) *common.KeyValue {
 func (b *otlpBatch) body() ([]byte, error) {
 	o := b.options
 	r := &resource.Resource{}
-	for _, l := range o.To.resource(label{"service.name", o.Job}, label{"service.instance.id", o.Instance}, label{"service.version", program()}) {
+	for _, l := range o.To.resource(label{"service.name", o.Job}, label{"service.instance.id", o.Instance},
+		label{"service.version", program()}) {
 		r.Attributes = append(r.Attributes, attribute(l.name, l.value))
 	}
-	text, err := proto.Marshal(&collector.ExportMetricsServiceRequest{ResourceMetrics: []*otlp.ResourceMetrics{{Resource: r,
-		ScopeMetrics: []*otlp.ScopeMetrics{{Scope: &common.InstrumentationScope{Name: "rebound", Version: program()}, Metrics: b.metrics}}}}})
+	text, err := proto.Marshal(&collector.ExportMetricsServiceRequest{
+		ResourceMetrics: []*otlp.ResourceMetrics{{Resource: r,
+			ScopeMetrics: []*otlp.ScopeMetrics{{Scope: &common.InstrumentationScope{Name: "rebound",
+				Version: program()}, Metrics: b.metrics}}}}})
 	b.metrics, b.bytes = nil, 0
 	if err != nil || !b.compress {
 		return text, err
@@ -211,7 +220,8 @@ func (b *otlpBatch) check(_ http.Header, text []byte) error {
 		return fmt.Errorf("the receiver's answer is not OTLP (%w): %s", err, excerpt(text))
 	}
 	if n := answer.PartialSuccess.GetRejectedDataPoints(); n > 0 {
-		return fmt.Errorf("the receiver rejected %d data points: %s", n, excerpt([]byte(answer.PartialSuccess.GetErrorMessage())))
+		return fmt.Errorf("the receiver rejected %d data points: %s", n,
+			excerpt([]byte(answer.PartialSuccess.GetErrorMessage())))
 	}
 	return nil
 }

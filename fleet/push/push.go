@@ -1,8 +1,9 @@
-// Package push sends a program's metrics to a receiver at an interval: by OTLP over HTTP, or by Prometheus remote-write 2.0. Metrics and
-// labels have the names that a scrape of the program shows, and native histograms become exponential histograms with the same buckets.
+// Package push sends a program's metrics to a receiver at an interval: by OTLP over HTTP, or by Prometheus remote-write
+// 2.0. Metrics and labels have the names that a scrape of the program shows, and native histograms become exponential
+// histograms with the same buckets.
 //
-// Each push is a snapshot of all metrics, whose counters are cumulative. A failed push is not repeated, because the next one contains what
-// it would have said. So a receiver that does not answer costs no memory.
+// Each push is a snapshot of all metrics, whose counters are cumulative. A failed push is not repeated, because the
+// next one contains what it would have said. So a receiver that does not answer costs no memory.
 package push
 
 import (
@@ -86,10 +87,12 @@ func New(o Options) *Pusher {
 			o.Instance = a.value
 		}
 	}
-	return &Pusher{Options: o, client: &http.Client{Transport: o.To.transport()}, stop: make(chan struct{}), ended: make(chan struct{}), known: map[string]*series{}}
+	return &Pusher{Options: o, client: &http.Client{Transport: o.To.transport()}, stop: make(chan struct{}),
+		ended: make(chan struct{}), known: map[string]*series{}}
 }
 
-// Start begins to push. The first push is at a random time within the interval, so that the hosts of a fleet do not push all at once.
+// Start begins to push. The first push is at a random time within the interval, so that the hosts of a fleet do not
+// push all at once.
 func (p *Pusher) Start() {
 	p.Log.Info("pushing metrics", "url", p.To.String(), "format", p.To.format(), "interval", p.To.Interval)
 	go p.run(rand.N(p.To.Interval))
@@ -98,8 +101,8 @@ func (p *Pusher) Start() {
 // Counts returns how often metrics were pushed, and how many of these pushes failed.
 func (p *Pusher) Counts() (pushes, failures uint64) { return p.pushes.Load(), p.failures.Load() }
 
-// Stop pushes once more, and then that all metrics ended, unless the last push failed. It takes three seconds at most. Gather is not called
-// after it.
+// Stop pushes once more, and then that all metrics ended, unless the last push failed. It takes three seconds at most.
+// Gather is not called after it.
 func (p *Pusher) Stop() {
 	close(p.stop)
 	<-p.ended
@@ -152,7 +155,8 @@ func (p *Pusher) push(ctx context.Context, now time.Time, end bool) {
 	case err != nil:
 		p.failures.Add(1)
 		if !p.bad {
-			p.Log.Warn("cannot push metrics: probing continues, and the next push has all counts so far", "url", p.To.String(), "error", err)
+			p.Log.Warn("cannot push metrics: probing continues, and the next push has all counts so far", "url",
+				p.To.String(), "error", err)
 		}
 	case p.bad:
 		p.Log.Log(ctx, nic.Notice, "metrics are pushed again", "url", p.To.String(), "failures", p.failures.Load())

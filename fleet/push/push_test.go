@@ -43,12 +43,14 @@ func (s *source) Collect(ch chan<- prometheus.Metric) {
 	for _, t := range s.targets {
 		labels := prometheus.Labels{"target": t, "job": "mine"}
 		registry.Count(ch, prometheus.NewDesc("rebound_probes_total", "Probes.", nil, labels), 7)
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_target_up", "Up.", nil, labels), prometheus.GaugeValue, 1)
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_target_up", "Up.", nil, labels),
+			prometheus.GaugeValue, 1)
 		sum := 0.0
 		for v, n := range s.values {
 			sum += v * float64(n)
 		}
-		ch <- registry.Histogram(prometheus.NewDesc("rebound_rtt_seconds", "Round trips.", nil, labels), maps.All(s.values), sum, s.schema, start)
+		ch <- registry.Histogram(prometheus.NewDesc("rebound_rtt_seconds", "Round trips.", nil, labels),
+			maps.All(s.values), sum, s.schema, start)
 	}
 }
 
@@ -63,8 +65,8 @@ func to(t *testing.T, text string, env map[string]string) *To {
 	return must.Get(Choose(text, 15*time.Second, func(name string) string { return env[name] }))(t)
 }
 
-// Each recorded value is in a bucket with bounds around it whose width is that of the schema, in both formats, and each bucket has the
-// count of its values and no more.
+// Each recorded value is in a bucket with bounds around it whose width is that of the schema, in both formats, and each
+// bucket has the count of its values and no more.
 func TestEachValueIsInItsBucket(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, schema := range []int32{0, 3, 5, 8} {
@@ -80,7 +82,8 @@ func TestEachValueIsInItsBucket(t *testing.T) {
 				s.values[v] += count
 				all += count
 			}
-			for format, url := range map[string]string{"OTLP": "http://h/v1/metrics", "remote-write": "http://h/api/v1/write"} {
+			for format, url := range map[string]string{"OTLP": "http://h/v1/metrics",
+				"remote-write": "http://h/api/v1/write"} {
 				o := &Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start}
 				b := o.To.batch(o)
 				for _, f := range must.Get(s.gather())(t) {
@@ -88,12 +91,14 @@ func TestEachValueIsInItsBucket(t *testing.T) {
 						b.add(f, m, start.Add(time.Minute), false)
 					}
 				}
-				h := map[string]func(*testing.T, []byte) decoded{"OTLP": fromOTLP, "remote-write": fromRemote}[format](t, must.Get(b.body())(t))
+				h := map[string]func(*testing.T, []byte) decoded{"OTLP": fromOTLP,
+					"remote-write": fromRemote}[format](t, must.Get(b.body())(t))
 				zeros, sum := s.values[0], uint64(0)
 				for v, count := range s.values {
 					found := v == 0
 					for b, have := range h.buckets {
-						if v > b.low*(1-1e-12) && v <= b.high*(1+1e-12) && have >= count && b.high/b.low < math.Exp2(math.Ldexp(1, -int(schema)))*(1+1e-9) {
+						if v > b.low*(1-1e-12) && v <= b.high*(1+1e-12) && have >= count &&
+							b.high/b.low < math.Exp2(math.Ldexp(1, -int(schema)))*(1+1e-9) {
 							found = true
 						}
 					}
@@ -105,7 +110,8 @@ func TestEachValueIsInItsBucket(t *testing.T) {
 					sum += n
 				}
 				if h.count != all || h.zeros != zeros || sum+zeros != all {
-					t.Errorf("%s, schema %d: count %d, zeros %d, in buckets %d; want %d and %d zeros", format, schema, h.count, h.zeros, sum, all, zeros)
+					t.Errorf("%s, schema %d: count %d, zeros %d, in buckets %d; want %d and %d zeros", format, schema,
+						h.count, h.zeros, sum, all, zeros)
 				}
 			}
 		}
@@ -121,7 +127,8 @@ func TestEnded(t *testing.T) {
 			fails := false
 			var turn sync.Mutex // of the pusher's goroutine and this one
 			gather := func() ([]*dto.MetricFamily, error) { turn.Lock(); defer turn.Unlock(); return s.gather() }
-			p := New(Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start, Gather: gather, Log: slog.New(slog.DiscardHandler)})
+			p := New(Options{To: to(t, url, nil), Job: "j", Instance: "i", Start: start, Gather: gather,
+				Log: slog.New(slog.DiscardHandler)})
 			p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
 				turn.Lock()
 				defer turn.Unlock()
@@ -158,7 +165,8 @@ type transport func(*http.Request) (*http.Response, error)
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func answer(status int, body string, header ...string) *http.Response {
-	r := &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
+	r := &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(body))}
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
@@ -179,7 +187,8 @@ func accepted(t *testing.T, url string, body []byte) *http.Response {
 			samples++
 		}
 	}
-	return answer(204, "", "X-Prometheus-Remote-Write-Samples-Written", number(float64(samples)), "X-Prometheus-Remote-Write-Histograms-Written", number(float64(histograms)))
+	return answer(204, "", "X-Prometheus-Remote-Write-Samples-Written", number(float64(samples)),
+		"X-Prometheus-Remote-Write-Histograms-Written", number(float64(histograms)))
 }
 
 // summary counts the series of a push, by target.
@@ -210,16 +219,18 @@ func summary(t *testing.T, url string, body []byte) string {
 	return strings.Join(all, ", ")
 }
 
-// Failures are counted, the first of a row is logged, and the next push is made at its time; a receiver may ask for a pause. A receiver
-// that hangs delays neither that nor Stop for long.
+// Failures are counted, the first of a row is logged, and the next push is made at its time; a receiver may ask for a
+// pause. A receiver that hangs delays neither that nor Stop for long.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		partial := &collector.ExportMetricsPartialSuccess{RejectedDataPoints: 3, ErrorMessage: "too\nold"}
 		rejects := must.Get(proto.Marshal(&collector.ExportMetricsServiceResponse{PartialSuccess: partial}))(t)
 		var log shared
 		s := &source{schema: 3, targets: []string{"a"}}
-		p := New(Options{To: to(t, "http://u:secret@h/v1/metrics", map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=a%20b"}), Job: "j", Instance: "i", Start: start, Gather: s.gather,
-			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		p := New(Options{To: to(t, "http://u:secret@h/v1/metrics",
+			map[string]string{"OTEL_EXPORTER_OTLP_HEADERS": "X-Tenant=a%20b"}), Job: "j", Instance: "i", Start: start,
+			Gather: s.gather,
+			Log:    slog.New(slog.NewTextHandler(&log, nil))})
 		hang := func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }
 		give := func(a *http.Response) func(*http.Request) (*http.Response, error) {
 			return func(r *http.Request) (*http.Response, error) {
@@ -263,8 +274,10 @@ func TestFailures(t *testing.T) {
 				want++
 			}
 			pushes, failures := p.Counts()
-			if pushes != uint64(n+1) || failures != want || !strings.Contains(log.String(), s.says) || s.says == "" && log.String() != "" {
-				t.Errorf("push %d: %d pushes, %d failures (want %d), log %q (want %q)", n, pushes, failures, want, log.String(), s.says)
+			if pushes != uint64(n+1) || failures != want || !strings.Contains(log.String(), s.says) || s.says == "" &&
+				log.String() != "" {
+				t.Errorf("push %d: %d pushes, %d failures (want %d), log %q (want %q)", n, pushes, failures, want,
+					log.String(), s.says)
 			}
 			log.reset()
 		}
@@ -291,11 +304,13 @@ func TestUnconfirmed(t *testing.T) {
 	b.sentSamples, b.sentHistograms = 2, 1
 	for _, c := range []struct {
 		samples, histograms, want string
-	}{{"", "", "may not support remote-write 2.0"}, {"2", "", "may not support"}, {"2", "0", "0 of 1 Histograms"}, {"1", "1", "1 of 2 Samples"}, {"2", "1", ""}} {
+	}{{"", "", "may not support remote-write 2.0"}, {"2", "", "may not support"}, {"2", "0", "0 of 1 Histograms"},
+		{"1", "1", "1 of 2 Samples"}, {"2", "1", ""}} {
 		h := http.Header{}
 		h.Set("X-Prometheus-Remote-Write-Samples-Written", c.samples)
 		h.Set("X-Prometheus-Remote-Write-Histograms-Written", c.histograms)
-		if err := b.check(h, nil); (err != nil || c.want != "") && (err == nil || c.want == "" || !strings.Contains(err.Error(), c.want)) {
+		if err := b.check(h, nil); (err != nil || c.want != "") &&
+			(err == nil || c.want == "" || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -312,7 +327,8 @@ func TestBatches(t *testing.T) {
 			s.targets = append(s.targets, number(float64(i)))
 		}
 		requests, series, largest := 0, 0, 0
-		p := New(Options{To: to(t, target, nil), Job: "j", Instance: "i", Start: start, Gather: s.gather, Log: slog.New(slog.DiscardHandler)})
+		p := New(Options{To: to(t, target, nil), Job: "j", Instance: "i", Start: start, Gather: s.gather,
+			Log: slog.New(slog.DiscardHandler)})
 		p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
 			body, _ := io.ReadAll(r.Body)
 			requests++
@@ -320,7 +336,8 @@ func TestBatches(t *testing.T) {
 				r := unpack(t, body)
 				largest = max(largest, proto.Size(r))
 				for _, m := range r.ResourceMetrics[0].ScopeMetrics[0].Metrics {
-					series += len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(m.GetExponentialHistogram().GetDataPoints())
+					series += len(m.GetSum().GetDataPoints()) + len(m.GetGauge().GetDataPoints()) + len(
+						m.GetExponentialHistogram().GetDataPoints())
 				}
 			} else {
 				n, _ := snappy.DecodedLen(body)
@@ -371,9 +388,11 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%q, %v: %s, want %s", c.flag, c.env, got, c.want)
 		}
 	}
-	r := to(t, "http://h/v1/metrics", env{"OTEL_RESOURCE_ATTRIBUTES": "deployment=a%2Cb, service.instance.id=x", "OTEL_SERVICE_NAME": "s"})
+	r := to(t, "http://h/v1/metrics", env{"OTEL_RESOURCE_ATTRIBUTES": "deployment=a%2Cb, service.instance.id=x",
+		"OTEL_SERVICE_NAME": "s"})
 	p := New(Options{To: r, Job: "j", Instance: "i"})
-	if got, want := r.resource(label{"service.name", "j"}, label{"service.instance.id", "i"}), []label{{"service.name", "s"}, {"service.instance.id", "x"}, {"deployment", "a,b"}}; !slices.Equal(got, want) {
+	if got, want := r.resource(label{"service.name", "j"}, label{"service.instance.id", "i"}),
+		[]label{{"service.name", "s"}, {"service.instance.id", "x"}, {"deployment", "a,b"}}; !slices.Equal(got, want) {
 		t.Errorf("resource %v", got)
 	}
 	if p.Job != "s" || p.Instance != "x" {
@@ -401,7 +420,8 @@ func TestOtherTypes(t *testing.T) {
 	for labels, w := range fromWrite(t, must.Get(w.body())(t)) {
 		got[strings.ReplaceAll(strings.ReplaceAll(labels, " instance=i job=j", ""), "__name__=", "")] = w.value
 	}
-	want := map[string]float64{"c_bucket le=1": 1, "c_bucket le=2": 2, "c_bucket le=+Inf": 4, "c_count": 4, "c_sum": 8, "s quantile=0.5": 1.5, "s_count": 4, "s_sum": 8}
+	want := map[string]float64{"c_bucket le=1": 1, "c_bucket le=2": 2, "c_bucket le=+Inf": 4, "c_count": 4, "c_sum": 8,
+		"s quantile=0.5": 1.5, "s_count": 4, "s_sum": 8}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -414,13 +434,14 @@ func TestOtherTypes(t *testing.T) {
 			q = m.GetSummary().DataPoints[0]
 		}
 	}
-	if !slices.Equal(c.BucketCounts, []uint64{1, 1, 2}) || !slices.Equal(c.ExplicitBounds, []float64{1, 2}) || q.Count != 4 || q.QuantileValues[0].Value != 1.5 {
+	if !slices.Equal(c.BucketCounts, []uint64{1, 1, 2}) || !slices.Equal(c.ExplicitBounds, []float64{1, 2}) ||
+		q.Count != 4 || q.QuantileValues[0].Value != 1.5 {
 		t.Errorf("%v, %v", c, q)
 	}
 }
 
-// shared is a log that a pusher writes and a test reads. (synctest.Wait orders what the pusher did before what the test does, not the other
-// way round.)
+// shared is a log that a pusher writes and a test reads. (synctest.Wait orders what the pusher did before what the test
+// does, not the other way round.)
 type shared struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Numbers of the fields of io.prometheus.write.v2.Request and its messages (Prometheus Remote-Write 2.0, protobuf message).
+// Numbers of the fields of io.prometheus.write.v2.Request and its messages (Prometheus Remote-Write 2.0, protobuf
+// message).
 const (
 	requestSymbols, requestSeries                                       protowire.Number = 4, 5
 	seriesLabels, seriesSamples, seriesHistograms, seriesMetadata       protowire.Number = 1, 2, 3, 5
@@ -28,7 +29,8 @@ const (
 )
 
 // Values of Metadata.MetricType.
-var metadataTypes = map[dto.MetricType]uint64{dto.MetricType_COUNTER: 1, dto.MetricType_GAUGE: 2, dto.MetricType_HISTOGRAM: 3, dto.MetricType_SUMMARY: 5}
+var metadataTypes = map[dto.MetricType]uint64{dto.MetricType_COUNTER: 1, dto.MetricType_GAUGE: 2,
+	dto.MetricType_HISTOGRAM: 3, dto.MetricType_SUMMARY: 5}
 
 // stale is the value that marks the end of a series.
 var stale = math.Float64frombits(0x7ff0000000000002)
@@ -116,7 +118,8 @@ func (b *remoteBatch) add(f *dto.MetricFamily, m *dto.Metric, now time.Time, end
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
 // sample adds a series with one sample.
-func (b *remoteBatch) sample(f *dto.MetricFamily, suffix string, m *dto.Metric, more []label, v float64, at, start int64) {
+func (b *remoteBatch) sample(f *dto.MetricFamily, suffix string, m *dto.Metric, more []label, v float64, at,
+	start int64) {
 	b.samples++
 	b.message = appendDouble(b.message[:0], sampleValue, v)
 	b.message = appendVarint(b.message, sampleTime, uint64(at))
@@ -161,7 +164,8 @@ func (b *remoteBatch) spans(x []byte, spans, deltas protowire.Number, all []*dto
 
 // one adds a series whose only sample or histogram is in b.message.
 func (b *remoteBatch) one(f *dto.MetricFamily, suffix string, m *dto.Metric, more []label, field protowire.Number) {
-	labels := append([]label{{"__name__", f.GetName() + suffix}, {"job", b.options.Job}, {"instance", b.options.Instance}}, more...)
+	labels := append([]label{{"__name__", f.GetName() + suffix}, {"job", b.options.Job},
+		{"instance", b.options.Instance}}, more...)
 	for _, l := range m.Label {
 		labels = append(labels, label{labelName(l.GetName()), l.GetValue()})
 	}
@@ -207,7 +211,8 @@ func (b *remoteBatch) header(h http.Header) {
 	h.Set("X-Prometheus-Remote-Write-Version", "2.0.0")
 }
 
-// check compares what the receiver wrote with what was sent. Without these headers it understands only version 1, and found nothing.
+// check compares what the receiver wrote with what was sent. Without these headers it understands only version 1, and
+// found nothing.
 func (b *remoteBatch) check(h http.Header, _ []byte) error {
 	for _, c := range []struct {
 		what string

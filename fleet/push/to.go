@@ -35,10 +35,11 @@ const otlpPath = "/v1/metrics"
 // Settings are the receiver and the interval.
 func Settings(to *string, interval *time.Duration) []setting.Setting {
 	return []setting.Setting{
-		setting.String("stats.push_url", to, "", func(text string) error { _, err := parse(text); return err }, "The URL to push metrics to, with the names and labels that /metrics "+
-			"has. If its path ends in /v1/metrics, by OTLP, with exponential histograms: \"http://127.0.0.1:4318/v1/metrics\". Otherwise by Prometheus remote-write 2.0, with native "+
-			"histograms: \"http://prometheus:9090/api/v1/write\". Empty: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT of the environment, or off. "+
-			"OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY, and OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME, have their usual meaning."),
+		setting.String("stats.push_url", to, "", func(text string) error { _, err := parse(text); return err },
+			"The URL to push metrics to, with the names and labels that /metrics "+
+				"has. If its path ends in /v1/metrics, by OTLP, with exponential histograms: \"http://127.0.0.1:4318/v1/metrics\". Otherwise by Prometheus remote-write 2.0, with native "+
+				"histograms: \"http://prometheus:9090/api/v1/write\". Empty: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT of the environment, or off. "+
+				"OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT, _COMPRESSION, _CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY, and OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME, have their usual meaning."),
 		setting.Parsed("stats.push_interval", interval, "15s", func(text string) (time.Duration, error) {
 			d, err := time.ParseDuration(text)
 			if err != nil || d < time.Second || d > time.Hour {
@@ -84,7 +85,8 @@ func Choose(text string, interval time.Duration, getenv func(string) string) (*T
 			return nil, nil
 		}
 		if protocol, v := env("PROTOCOL"); v == "grpc" {
-			return nil, fmt.Errorf("%s: grpc is not supported (set it to http/protobuf, whose port is usually 4318)", protocol)
+			return nil, fmt.Errorf("%s: grpc is not supported (set it to http/protobuf, whose port is usually 4318)",
+				protocol)
 		}
 		if t.url, err = parse(endpoint); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -197,7 +199,8 @@ func secrets(env func(string) (string, string)) (*tls.Config, error) {
 		pair, err = tls.X509KeyPair(public, private)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s and %s: %w", cmp.Or(name, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"), cmp.Or(keyName, "OTEL_EXPORTER_OTLP_CLIENT_KEY"), err)
+		return nil, fmt.Errorf("%s and %s: %w", cmp.Or(name, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
+			cmp.Or(keyName, "OTEL_EXPORTER_OTLP_CLIENT_KEY"), err)
 	}
 	c.Certificates = []tls.Certificate{pair}
 	return c, nil
@@ -205,5 +208,6 @@ func secrets(env func(string) (string, string)) (*tls.Config, error) {
 
 // transport makes a transport with one connection.
 func (t *To) transport() http.RoundTripper {
-	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: t.tls, MaxIdleConns: 1, IdleConnTimeout: 5 * time.Minute, ForceAttemptHTTP2: true}
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: t.tls, MaxIdleConns: 1,
+		IdleConnTimeout: 5 * time.Minute, ForceAttemptHTTP2: true}
 }

@@ -1,5 +1,6 @@
-// Package registry serves the metrics of a Prometheus collector, for programs whose garbage collector runs. A responder uses the page
-// of package metrics, which leaves no garbage, and does without client_golang, which is a tenth of a program's memory.
+// Package registry serves the metrics of a Prometheus collector, for programs whose garbage collector runs. A responder
+// uses the page of package metrics, which leaves no garbage, and does without client_golang, which is a tenth of a
+// program's memory.
 package registry
 
 import (
@@ -17,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
-// New returns a registry of the metrics that c collects, those of the process, and its build. It does not have the default registry's Go
-// collector, which stops the world.
+// New returns a registry of the metrics that c collects, those of the process, and its build. It does not have the
+// default registry's Go collector, which stops the world.
 func New(c prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	help, labels := metrics.Build()
@@ -29,7 +30,8 @@ func New(c prometheus.Collector) *prometheus.Registry {
 }
 
 // Listen serves the metrics of a registry, as metrics.Serve does.
-func Listen(address string, hosts []string, r *prometheus.Registry, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
+func Listen(address string, hosts []string, r *prometheus.Registry, status http.Handler, healthy func() error,
+	log *slog.Logger) (hide func(), err error) {
 	return metrics.Serve(address, hosts, promhttp.HandlerFor(r, promhttp.HandlerOpts{}), status, healthy, log)
 }
 
@@ -44,7 +46,8 @@ func Count(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...
 // Histogram is a metric with the given values, in seconds, and how often each occurred. It is both a native and a
 // classic histogram; the scraped format decides which one is sent. sum is the sum of all values, schema the resolution
 // of the native histogram, up to Finest.
-func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) prometheus.Metric {
+func Histogram(d *prometheus.Desc, values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time,
+	labels ...string) prometheus.Metric {
 	native, zeros, all := map[int]int64{}, uint64(0), uint64(0)
 	cumulative := make([]uint64, len(metrics.Classic))
 	for v, n := range values {
@@ -79,8 +82,10 @@ func (b *bothKinds) Write(m *dto.Metric) error {
 		return err
 	}
 	h := &dto.Histogram{ // another one: that of the native metric stays as it is
-		SampleCount: m.Histogram.SampleCount, SampleSum: m.Histogram.SampleSum, CreatedTimestamp: m.Histogram.CreatedTimestamp,
-		Schema: m.Histogram.Schema, ZeroThreshold: m.Histogram.ZeroThreshold, ZeroCount: m.Histogram.ZeroCount,
+		SampleCount: m.Histogram.SampleCount, SampleSum: m.Histogram.SampleSum,
+		CreatedTimestamp: m.Histogram.CreatedTimestamp,
+		Schema:           m.Histogram.Schema, ZeroThreshold: m.Histogram.ZeroThreshold,
+		ZeroCount:    m.Histogram.ZeroCount,
 		PositiveSpan: m.Histogram.PositiveSpan, PositiveDelta: m.Histogram.PositiveDelta,
 	}
 	for i := range metrics.Classic {

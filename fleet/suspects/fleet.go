@@ -149,7 +149,8 @@ func (f *fleet) covered(s suspicion) iter.Seq[int32] {
 
 // speaksFor reports whether a suspicion explains that a host is silent.
 func (f *fleet) speaksFor(s suspicion, host int) bool {
-	return s.effect == down && (s.kind == Host && s.reach == All && s.a == host || s.kind == Zone && f.zoneOf[host] == s.a)
+	return s.effect == down && (s.kind == Host && s.reach == All && s.a == host || s.kind == Zone &&
+		f.zoneOf[host] == s.a)
 }
 
 // prior is the cost of a suspicion itself.

@@ -182,7 +182,8 @@ type offered struct {
 	change float64 // of the total cost
 }
 
-// bestOffer returns the fault of a suspect that lowers the cost most beside the assumed ones; its change is 0 if none does.
+// bestOffer returns the fault of a suspect that lowers the cost most beside the assumed ones; its change is 0 if none
+// does.
 func (f *fleet) bestOffer(kind Kind, a, b int) (best offered) {
 	f.each(kind, a, b, func(s suspicion, change float64) {
 		if change < best.change-1e-9 {
@@ -192,8 +193,8 @@ func (f *fleet) bestOffer(kind Kind, a, b int) (best offered) {
 	return best
 }
 
-// suspicions returns the suspicions that lower the cost beside the assumed ones, for each suspect that which lowers it most; the best
-// ones first.
+// suspicions returns the suspicions that lower the cost beside the assumed ones, for each suspect that which lowers it
+// most; the best ones first.
 func (f *fleet) suspicions() (all []offered) {
 	try := func(kind Kind, a, b int) {
 		if best := f.bestOffer(kind, a, b); best.change < 0 && !slices.ContainsFunc(f.assumed, best.same) {
@@ -223,7 +224,8 @@ func (f *fleet) suspicions() (all []offered) {
 	return all
 }
 
-// polish changes reach and effect of each suspicion to the best beside the others, and drops those that do not lower the cost.
+// polish changes reach and effect of each suspicion to the best beside the others, and drops those that do not lower
+// the cost.
 func (f *fleet) polish(set []suspicion) []suspicion {
 	set = slices.Clone(set)
 	for range 4 {
@@ -252,8 +254,8 @@ const (
 	alternatives = 6
 )
 
-// search returns the cheapest explanation that it finds, and those that the measurements do not distinguish from it. It adds
-// suspects greedily. Then it replaces each part of what it has by up to three others.
+// search returns the cheapest explanation that it finds, and those that the measurements do not distinguish from it. It
+// adds suspects greedily. Then it replaces each part of what it has by up to three others.
 func (f *fleet) search() (best []suspicion, others [][]suspicion) {
 	f.restart(nil)
 	for {
@@ -284,7 +286,8 @@ func (f *fleet) search() (best []suspicion, others [][]suspicion) {
 	slices.SortStableFunc(all, func(a, b explanation) int { return cmp.Compare(a.total(), b.total()) })
 	kept := []explanation{found}
 	for _, x := range all {
-		if x.data > found.data+likeness || len(kept) > alternatives || slices.ContainsFunc(kept, func(y explanation) bool { return y.sameAs(&x) }) || !f.minimal(&x) {
+		if x.data > found.data+likeness || len(kept) > alternatives ||
+			slices.ContainsFunc(kept, func(y explanation) bool { return y.sameAs(&x) }) || !f.minimal(&x) {
 			continue
 		}
 		kept = append(kept, x)
@@ -314,7 +317,8 @@ func parts(set []suspicion) (all [][]suspicion) {
 	return all
 }
 
-// replace appends the explanations that have the kept suspicions and up to three of the best others, and at most a number of all.
+// replace appends the explanations that have the kept suspicions and up to three of the best others, and at most a
+// number of all.
 func (f *fleet) replace(kept []suspicion, most int, all *[]explanation) {
 	base := f.explain(kept)
 	offers := f.suspicions()

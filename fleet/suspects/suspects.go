@@ -1,5 +1,6 @@
-// Package suspects explains which fault a fleet has: from the paths that fail or lose probes and those that do not, it finds
-// the most likely set of hosts, zone links and zones whose failure explains them, and the sets that explain them as well.
+// Package suspects explains which fault a fleet has: from the paths that fail or lose probes and those that do not, it
+// finds the most likely set of hosts, zone links and zones whose failure explains them, and the sets that explain them
+// as well.
 package suspects
 
 import (
@@ -70,7 +71,8 @@ func (s Suspect) String() string {
 
 // Fault describes what the suspect does.
 func (s Suspect) Fault() string {
-	of := map[Reach]string{All: "all its paths", Answers: "the paths to it", Probes: "the paths from it", Across: "its paths to other zones"}[s.Reach]
+	of := map[Reach]string{All: "all its paths", Answers: "the paths to it", Probes: "the paths from it",
+		Across: "its paths to other zones"}[s.Reach]
 	if s.Loss < 1 {
 		return fmt.Sprintf("%s loss on %s", latency.FormatShare(s.Loss), of)
 	}
@@ -82,8 +84,9 @@ func (s Suspect) Fault() string {
 
 // Verdict is an explanation. The first suspect explains the most.
 type Verdict struct {
-	Suspects     []Suspect
-	Alternatives [][]Suspect // sets that explain the same, so that the measurements do not distinguish them; likely ones first
+	Suspects []Suspect
+	// sets that explain the same, so that the measurements do not distinguish them; likely ones first
+	Alternatives [][]Suspect
 
 	Paths       int // reported
 	Failing     int // of them
@@ -92,9 +95,10 @@ type Verdict struct {
 	Unexplained int // failing and lossy paths and silent members that no suspect explains
 }
 
-// Costs in nats: negative logarithms of probabilities. What a path does costs at most unexplained without a suspect, and at most
-// contradicts with one, because a path may fail for another reason, or work in spite of a fault. A suspect's own cost is that
-// of naming it among all of its kind, so that two failing paths to a host are enough to suspect it, and one is not.
+// Costs in nats: negative logarithms of probabilities. What a path does costs at most unexplained without a suspect,
+// and at most contradicts with one, because a path may fail for another reason, or work in spite of a fault. A
+// suspect's own cost is that of naming it among all of its kind, so that two failing paths to a host are enough to
+// suspect it, and one is not.
 const (
 	unexplained = 6.0
 	contradicts = 4.0
@@ -134,7 +138,8 @@ func (e effect) extra() float64 {
 	return lossExtra
 }
 
-// costs returns the cost of what a path does under each effect. usual is the share of probes that paths lose without a fault.
+// costs returns the cost of what a path does under each effect. usual is the share of probes that paths lose without a
+// fault.
 func costs(p *Path, usual float64) (c [effects]float64) {
 	share, n, best := 0.0, min(p.Sent, mostSent), 0.0
 	likelihood := func(q float64) float64 { // log-likelihood of the probes
@@ -198,8 +203,8 @@ func usualLoss(paths []Path) float64 {
 	return max(0.01, min(sum/float64(max(half, 1)), 0.1))
 }
 
-// Find returns the most likely explanation of the failing and lossy paths and of the silent members, which are probers that are
-// expected to report and do not, and what explains them as well.
+// Find returns the most likely explanation of the failing and lossy paths and of the silent members, which are probers
+// that are expected to report and do not, and what explains them as well.
 func Find(paths []Path, silent []Member) Verdict {
 	v := Verdict{Paths: len(paths), Silent: len(silent)}
 	f := newFleet(paths, silent)

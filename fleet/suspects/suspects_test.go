@@ -60,7 +60,8 @@ func (f *world) host(r *rand.Rand) fault {
 
 func (f *world) link(r *rand.Rand) fault {
 	i := r.Perm(len(f.zones))
-	return fault{Suspect: Suspect{Kind: Link, Name: min(f.zones[i[0]], f.zones[i[1]]), Other: max(f.zones[i[0]], f.zones[i[1]]), Loss: 1}}
+	return fault{Suspect: Suspect{Kind: Link, Name: min(f.zones[i[0]], f.zones[i[1]]),
+		Other: max(f.zones[i[0]], f.zones[i[1]]), Loss: 1}}
 }
 
 // complete is a dead or isolated host, a dead link, or a dead or isolated zone.
@@ -148,9 +149,9 @@ func (x fault) within(y fault) bool {
 	return x.Name == y.Name
 }
 
-// plant returns what is reported with the faults after two minutes of a probe a second. A share noise of the other paths is down
-// without a fault, and all paths lose a share background. Probes are judged by the watch's rule: down after three losses in a row. The
-// next call overwrites the paths.
+// plant returns what is reported with the faults after two minutes of a probe a second. A share noise of the other
+// paths is down without a fault, and all paths lose a share background. Probes are judged by the watch's rule: down
+// after three losses in a row. The next call overwrites the paths.
 func (f *world) plant(r *rand.Rand, noise, background float64, faults ...fault) (paths []Path, silent []Member) {
 	const minute = 60
 	paths = f.reported[:0]
@@ -201,7 +202,8 @@ func (x fault) is(s Suspect) bool { return s.Kind == x.Kind && s.Name == x.Name 
 
 // named reports whether the first suspects are the faults.
 func named(suspects []Suspect, faults ...fault) bool {
-	return len(suspects) >= len(faults) && !slices.ContainsFunc(faults, func(x fault) bool { return !slices.ContainsFunc(suspects[:len(faults)], x.is) })
+	return len(suspects) >= len(faults) && !slices.ContainsFunc(faults,
+		func(x fault) bool { return !slices.ContainsFunc(suspects[:len(faults)], x.is) })
 }
 
 func names(suspects []Suspect) string {
@@ -212,10 +214,10 @@ func names(suspects []Suspect) string {
 	return strings.Join(all, ", ")
 }
 
-// A planted fault is the only suspect in 95 % of 500 fleets, and two are the only two in 80 %, or are printed as an alternative
-// where the same measurements have another explanation: with three zones, two dead links are one isolated zone. One of a
-// thousand other paths is down without a fault, and all paths lose 0.1 % of the probes. Two faults of which one contains the
-// other are not planted.
+// A planted fault is the only suspect in 95 % of 500 fleets, and two are the only two in 80 %, or are printed as an
+// alternative where the same measurements have another explanation: with three zones, two dead links are one isolated
+// zone. One of a thousand other paths is down without a fault, and all paths lose 0.1 % of the probes. Two faults of
+// which one contains the other are not planted.
 func TestPlantedFaults(t *testing.T) { plantFaults(t, 100) }
 
 // It is so in a fleet of 1,000, too.
@@ -269,7 +271,8 @@ func plantFaults(t *testing.T, n int) {
 				default:
 					t.Logf("%+v: %s; %d alternatives", faults, names(v.Suspects), len(v.Alternatives))
 				}
-				if len(v.Suspects) > 0 && slices.ContainsFunc(faults, func(x fault) bool { return x.is(v.Suspects[0]) }) {
+				if len(v.Suspects) > 0 && slices.ContainsFunc(faults,
+					func(x fault) bool { return x.is(v.Suspects[0]) }) {
 					either++
 				}
 				if kind.name == "one partial" { // by the state of paths alone
@@ -286,7 +289,8 @@ func plantFaults(t *testing.T, n int) {
 				t.Logf("without the counters of lost probes: %d of %d", unmeasured, trials)
 			}
 			if float64(first+alike) < kind.least*float64(trials) {
-				t.Errorf("n=%d, %s zones, %s: first in %d of %d, an alternative in %d", n, c.name, kind.name, first, trials, alike)
+				t.Errorf("n=%d, %s zones, %s: first in %d of %d, an alternative in %d", n, c.name, kind.name, first,
+					trials, alike)
 			}
 		}
 	}
@@ -341,7 +345,8 @@ func TestAlternatives(t *testing.T) {
 			all = append(all, names(a))
 		}
 		slices.Sort(all)
-		if got := names(v.Suspects); c.want != "" && got != c.want || len(all) != c.alternatives || c.one != "" && !slices.Contains(all, c.one) || v.Unexplained > 0 {
+		if got := names(v.Suspects); c.want != "" && got != c.want || len(all) != c.alternatives || c.one != "" &&
+			!slices.Contains(all, c.one) || v.Unexplained > 0 {
 			t.Errorf("%+v: %s, %d unexplained, or %q", c.faults, got, v.Unexplained, all)
 		}
 	}

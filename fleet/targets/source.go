@@ -221,7 +221,8 @@ func (s *Sources) resolve(ctx context.Context, q Query) (out []Target, err error
 			return nil, fmt.Errorf("DNS: %w", err)
 		}
 		for _, rec := range records {
-			if host := strings.TrimSuffix(rec.Target, "."); host != "" { // "." means that there is no such service (RFC 2782)
+			// "." means that there is no such service (RFC 2782)
+			if host := strings.TrimSuffix(rec.Target, "."); host != "" {
 				out = append(out, s.complete(Target{Proto: q.Proto, Host: host, Port: rec.Port, Probes: s.Probes}))
 			}
 		}

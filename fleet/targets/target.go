@@ -69,9 +69,10 @@ func (t Target) Tag() string {
 // Defaults apply to targets without these values.
 type Defaults struct {
 	Proto probe.Proto
-	Port  uint16 // 0 for that of the target, file_sd or DNS, and otherwise the protocol's default: 7 (RFC 862), 862 (RFC 8762)
-	SSID  uint16 // for STAMP targets without one
-	Key   stampkey.Key
+	// 0 for that of the target, file_sd or DNS, and otherwise the protocol's default: 7 (RFC 862), 862 (RFC 8762)
+	Port uint16
+	SSID uint16 // for STAMP targets without one
+	Key  stampkey.Key
 	Probes
 }
 
@@ -94,7 +95,8 @@ func (d Defaults) Parse(text string) (Target, error) {
 // other readers: their port belongs to another service of the host, and ICMP ignores it.
 func (t *Target) portless(text string) error {
 	if t.Proto == probe.ICMP && t.Port != 0 {
-		return fmt.Errorf("target %q: icmp has no ports: remove :%d, or use a protocol that has ports, as in %s", text, t.Port,
+		return fmt.Errorf("target %q: icmp has no ports: remove :%d, or use a protocol that has ports, as in %s", text,
+			t.Port,
 			Target{Proto: probe.UDP, Host: t.Host, Port: t.Port}.Name())
 	}
 	return nil
@@ -111,7 +113,9 @@ func (d Defaults) parse(text string) (Target, error) {
 		}
 	}
 	fail := func(format string, args ...any) (Target, error) {
-		return Target{}, fmt.Errorf("target %q: %s; want [PROTO:]HOST[:PORT], like 10.0.0.2, udp:10.0.0.2:7 or stamp:[fd00::2]:862", text, fmt.Sprintf(format, args...))
+		return Target{}, fmt.Errorf(
+			"target %q: %s; want [PROTO:]HOST[:PORT], like 10.0.0.2, udp:10.0.0.2:7 or stamp:[fd00::2]:862", text,
+			fmt.Sprintf(format, args...))
 	}
 	port := ""
 	switch {
@@ -161,9 +165,10 @@ func (d Defaults) parse(text string) (Target, error) {
 }
 
 var (
-	hostname = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
-	digits   = regexp.MustCompile(`^[0-9.]+$`)
-	label    = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+	hostname = regexp.MustCompile(
+		`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+	digits = regexp.MustCompile(`^[0-9.]+$`)
+	label  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
 // complete fills in the port, and the values that a STAMP target does not specify.
@@ -209,10 +214,10 @@ const MostSourcePorts = 64
 const maxValue = 4 << 10
 
 // setLabel adds a label. Its value is escaped, because metrics, logs and pages show it, and metrics must be UTF-8.
-// Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_interval the
-// time between probes, __param_size and __param_dscp their size and DSCP, __param_source_ports the number of their source
-// ports, __param_stamp_ssid the session identifier, __param_stamp_key the file of the key; the others are dropped, as
-// Prometheus does.
+// Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_interval
+// the time between probes, __param_size and __param_dscp their size and DSCP, __param_source_ports the number of their
+// source ports, __param_stamp_ssid the session identifier, __param_stamp_key the file of the key; the others are
+// dropped, as Prometheus does.
 func (t *Target) setLabel(name, value string) error {
 	switch {
 	case name == "__param_stamp_ssid":

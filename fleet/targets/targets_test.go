@@ -37,11 +37,16 @@ func names(all []Target) string {
 func TestParse(t *testing.T) {
 	d := Defaults{Proto: probe.UDP}
 	for text, want := range map[string]string{
-		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp has no ports", "stamp:10.0.0.2": "stamp:10.0.0.2:862",
-		"fd00::2": "udp:[fd00::2]:7", "[fd00::2]:8": "udp:[fd00::2]:8", "stamp:[fd00:0::2]": "stamp:[fd00::2]:862", "icmp:fd00::2": "icmp:[fd00::2]",
-		"host.example:80": "udp:host.example:80", "stamp:a-b.example": "stamp:a-b.example:862", "::ffff:10.0.0.2": "udp:10.0.0.2:7",
-		"": "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing", "[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "not an IPv6 address",
-		"tcp:10.0.0.2": "port", "224.0.0.1": "not the address of one host", "0.0.0.0": "not the address of one host", "a b": "neither", "-x": "neither", "host:99999": "1 to 65535",
+		"10.0.0.2": "udp:10.0.0.2:7", "10.0.0.2:99": "udp:10.0.0.2:99", "icmp:10.0.0.2:99": "icmp has no ports",
+		"stamp:10.0.0.2": "stamp:10.0.0.2:862",
+		"fd00::2":        "udp:[fd00::2]:7", "[fd00::2]:8": "udp:[fd00::2]:8",
+		"stamp:[fd00:0::2]": "stamp:[fd00::2]:862", "icmp:fd00::2": "icmp:[fd00::2]",
+		"host.example:80": "udp:host.example:80", "stamp:a-b.example": "stamp:a-b.example:862",
+		"::ffff:10.0.0.2": "udp:10.0.0.2:7",
+		"":                "", "10.0.0": "neither", "10.0.0.2:0": "port", "10.0.0.2:": "port is missing",
+		"[fd00::2": "bracket", "[fd00::2]x": "bracket", "[10.0.0.2]:7": "not an IPv6 address",
+		"tcp:10.0.0.2": "port", "224.0.0.1": "not the address of one host", "0.0.0.0": "not the address of one host",
+		"a b": "neither", "-x": "neither", "host:99999": "1 to 65535",
 	} {
 		got, err := d.Parse(text)
 		switch {
@@ -58,10 +63,12 @@ func TestParse(t *testing.T) {
 	}
 	// Tags are unique, and have only the characters that a log's tags may have.
 	seen := map[string]string{}
-	for _, text := range []string{"icmp:10.0.0.2", "icmp:10-0-0-2", "udp:10.0.0.2:7", "udp:10.0.0.27:7", "udp:[fd00::2]:7"} {
+	for _, text := range []string{"icmp:10.0.0.2", "icmp:10-0-0-2", "udp:10.0.0.2:7", "udp:10.0.0.27:7",
+		"udp:[fd00::2]:7"} {
 		x := must.Get(d.Parse(text))(t)
 		tag := x.Tag()
-		if seen[tag] != "" || strings.Trim(tag, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
+		if seen[tag] != "" || strings.Trim(tag,
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
 			t.Errorf("%s and %s: tag %q", text, seen[tag], tag)
 		}
 		seen[tag] = text
@@ -101,7 +108,8 @@ func TestFormats(t *testing.T) {
 	}
 	// A file_sd's port belongs to another scraped service, unless the protocol in its labels has ports.
 	const ported = "- targets: ['10.0.0.2:9100']\n- targets: ['10.0.0.2:9100']\n  labels: {__param_proto: udp}\n"
-	if got, err := d.parseFileSD("x.yml", []byte(ported)); err != nil || names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
+	if got, err := d.parseFileSD("x.yml", []byte(ported)); err != nil ||
+		names(got) != "icmp:10.0.0.2, udp:10.0.0.2:9100" {
 		t.Errorf("ports: %s, %v", names(got), err)
 	}
 	got, err := d.parseList("x", []byte("# all\n10.0.0.2 site=ams # here\n\nudp:fd00::2 rack=12\n"))
@@ -133,14 +141,21 @@ func TestFormatErrors(t *testing.T) {
 	} {
 		check.Fails(t, c.text, check.Err(d.parseFileSD(c.name, []byte(c.text))), nil, c.line, c.says)
 	}
-	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target", "udp:10.0.0.2:9\n10.0.0.2:9": `x:2: target "10.0.0.2:9": icmp has no ports`,
-		"stamp:10.0.0.2 __param_stamp_ssid=0": "x:1: label __param_stamp_ssid: \"0\" is not", "stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
-		"udp:10.0.0.2 __param_stamp_ssid=7": "x:1: target \"10.0.0.2\": udp has neither", "10.0.0.2 site": "x:1: \"site\" after", "\n\n10.0.0.2 9=x": "x:3: label",
-		"10.0.0.2 __param_interval=0s": "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s", "10.0.0.2 __param_interval=2": "x:1: label __param_interval",
-		"10.0.0.2 __param_interval=1h": "x:1: label __param_interval", "10.0.0.2 __param_size=65536": "x:1: label __param_size: \"65536\" is not 0 to 65535",
-		"10.0.0.2 __param_size=-1": "x:1: label __param_size", "10.0.0.2 __param_dscp=64": "x:1: label __param_dscp: \"64\" is not 0 to 63",
-		"udp:10.0.0.2 __param_source_ports=65": "x:1: label __param_source_ports: \"65\" is not 1 to 64", "udp:10.0.0.2 __param_source_ports=0": "x:1: label __param_source_ports: \"0\" is",
-		"10.0.0.2 __param_source_ports=2": "x:1: target \"10.0.0.2\": icmp has no ports: __param_source_ports is for udp and stamp", "10.0.0.2 hop=x": "x:1: label \"hop\" is used"} {
+	for text, want := range map[string]string{"10.0.0.2\n10.0.0": "x:2: target",
+		"udp:10.0.0.2:9\n10.0.0.2:9":                  `x:2: target "10.0.0.2:9": icmp has no ports`,
+		"stamp:10.0.0.2 __param_stamp_ssid=0":         "x:1: label __param_stamp_ssid: \"0\" is not",
+		"stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
+		"udp:10.0.0.2 __param_stamp_ssid=7":           "x:1: target \"10.0.0.2\": udp has neither",
+		"10.0.0.2 site":                               "x:1: \"site\" after", "\n\n10.0.0.2 9=x": "x:3: label",
+		"10.0.0.2 __param_interval=0s":         "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s",
+		"10.0.0.2 __param_interval=2":          "x:1: label __param_interval",
+		"10.0.0.2 __param_interval=1h":         "x:1: label __param_interval",
+		"10.0.0.2 __param_size=65536":          "x:1: label __param_size: \"65536\" is not 0 to 65535",
+		"10.0.0.2 __param_size=-1":             "x:1: label __param_size",
+		"10.0.0.2 __param_dscp=64":             "x:1: label __param_dscp: \"64\" is not 0 to 63",
+		"udp:10.0.0.2 __param_source_ports=65": "x:1: label __param_source_ports: \"65\" is not 1 to 64",
+		"udp:10.0.0.2 __param_source_ports=0":  "x:1: label __param_source_ports: \"0\" is",
+		"10.0.0.2 __param_source_ports=2":      "x:1: target \"10.0.0.2\": icmp has no ports: __param_source_ports is for udp and stamp", "10.0.0.2 hop=x": "x:1: label \"hop\" is used"} {
 		if _, err := d.parseList("x", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -150,13 +165,16 @@ func TestFormatErrors(t *testing.T) {
 // A target's labels have precedence over the defaults of its probes, and a changed value makes them different probes.
 func TestProbesOfATarget(t *testing.T) {
 	d := Defaults{Probes: Probes{Interval: time.Second, Size: 100, DSCP: 8}}
-	got, err := d.parseList("x", []byte("10.0.0.2 __param_interval=20ms __param_size=0 __param_dscp=0\n10.0.0.2\n10.0.0.2 __param_dscp=46\n"))
-	if err != nil || len(got) != 3 || got[0].Probes != (Probes{Interval: 20 * time.Millisecond}) || got[1].Probes != d.Probes || got[2].DSCP != 46 || got[2].Size != 100 {
+	got, err := d.parseList("x",
+		[]byte("10.0.0.2 __param_interval=20ms __param_size=0 __param_dscp=0\n10.0.0.2\n10.0.0.2 __param_dscp=46\n"))
+	if err != nil || len(got) != 3 || got[0].Probes != (Probes{Interval: 20 * time.Millisecond}) ||
+		got[1].Probes != d.Probes || got[2].DSCP != 46 || got[2].Size != 100 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	d.SourcePorts = 8
 	ports, err := d.parseList("x", []byte("10.0.0.2\nudp:10.0.0.2\nudp:10.0.0.3 __param_source_ports=1\n"))
-	if err != nil || len(ports) != 3 || ports[0].SourcePorts != 0 || ports[1].SourcePorts != 8 || ports[2].SourcePorts != 1 {
+	if err != nil || len(ports) != 3 || ports[0].SourcePorts != 0 || ports[1].SourcePorts != 8 ||
+		ports[2].SourcePorts != 1 {
 		t.Errorf("%+v, %v", ports, err)
 	}
 	check.Equal(t, got[0].Equal(got[1]), false, "other source ports: Equal is %v")
@@ -175,7 +193,8 @@ func TestSTAMPTarget(t *testing.T) {
 	own, all := key("own", "a"), key("all", "b")
 	common := must.Get(stampkey.Read(all))(t)
 	d := Defaults{SSID: 9, Key: common}
-	got, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
+	got, err := d.parseList("x", []byte("stamp:10.0.0.2 __param_stamp_ssid=7 site=ams __param_stamp_key="+own+
+		"\nstamp:10.0.0.3\nudp:10.0.0.4\n"))
 	if err != nil || len(got) != 3 {
 		t.Fatal(got, err)
 	}
@@ -226,8 +245,10 @@ func TestSources(t *testing.T) {
 	write("b.json", `[{"targets": ["10.0.0.3", "10.0.0.2"], "labels": {"site": "b"}}]`)
 	write("list", "10.0.0.4\n")
 	dns := &fake{srv: []*net.SRV{{Target: "h.example.", Port: 861}}}
-	s := Sources{List: filepath.Join(dir, "list"), FileSD: []string{filepath.Join(dir, "*.yml"), filepath.Join(dir, "b.json")}, Refresh: time.Minute, Resolver: dns,
-		DNS: []Query{{Name: "x", Type: "SRV", Proto: probe.STAMP}, {Name: "y", Type: "A"}, {Name: "y", Type: "AAAA", Proto: probe.UDP, Port: 8}}}
+	s := Sources{List: filepath.Join(dir, "list"), FileSD: []string{filepath.Join(dir, "*.yml"),
+		filepath.Join(dir, "b.json")}, Refresh: time.Minute, Resolver: dns,
+		DNS: []Query{{Name: "x", Type: "SRV", Proto: probe.STAMP}, {Name: "y", Type: "A"},
+			{Name: "y", Type: "AAAA", Proto: probe.UDP, Port: 8}}}
 	now := time.Unix(1000, 0)
 	ctx := context.Background()
 	expect := func(when, want string, failures ...string) {
@@ -237,7 +258,8 @@ func TestSources(t *testing.T) {
 		for _, f := range failed {
 			said = append(said, fmt.Sprintf("%t %v", f.New, f.Err))
 		}
-		if names(got) != want || !slices.EqualFunc(said, failures, func(a, b string) bool { return strings.Contains(a, b) }) {
+		if names(got) != want || !slices.EqualFunc(said, failures,
+			func(a, b string) bool { return strings.Contains(a, b) }) {
 			t.Errorf("%s:\n%s, %q\nwant\n%s, %q", when, names(got), said, want, failures)
 		}
 	}
@@ -266,7 +288,8 @@ func TestSources(t *testing.T) {
 
 func TestQuery(t *testing.T) {
 	var d Defaults
-	if q, err := d.ParseQuery("stamp:_stamp._udp.example.org", "SRV", 0); err != nil || q.Proto != probe.STAMP || q.Name != "_stamp._udp.example.org" {
+	if q, err := d.ParseQuery("stamp:_stamp._udp.example.org", "SRV", 0); err != nil || q.Proto != probe.STAMP ||
+		q.Name != "_stamp._udp.example.org" {
 		t.Errorf("%+v, %v", q, err)
 	}
 	for _, bad := range []string{"", "x:example.org", "a b", "_x..y"} {
@@ -292,7 +315,8 @@ func TestLabelsAreBounded(t *testing.T) {
 
 // Every file gives targets or an error with its name; accepted targets can be written and read again.
 func FuzzFileSD(f *testing.F) {
-	for _, s := range []string{yamlSD, "", "- targets: [&a 10.0.0.2, *a]\n", "a: &a [*a]", "- &a\n  targets: [x]\n- *a\n", "- {targets: [x], labels: {a: b}}"} {
+	for _, s := range []string{yamlSD, "", "- targets: [&a 10.0.0.2, *a]\n", "a: &a [*a]",
+		"- &a\n  targets: [x]\n- *a\n", "- {targets: [x], labels: {a: b}}"} {
 		f.Add(s, false)
 	}
 	for _, s := range []string{jsonSD, "[", `[{"targets":["\ud83d"]}]`, `[{"targets":[],"labels":{}}]`} {
@@ -325,7 +349,8 @@ func TestTargetKeepsTheLabelsOfAFile(t *testing.T) {
 		{Host: "10.0.0.1", Labels: map[string]string{"zone": "own"}}, {Host: "10.0.0.2"},
 		{Host: "10.0.0.1", Labels: map[string]string{"zone": "file", "rack": "7"}},
 	})
-	if len(all) != 2 || !maps.Equal(all[0].Labels, map[string]string{"zone": "own", "rack": "7"}) || all[1].Labels != nil {
+	if len(all) != 2 || !maps.Equal(all[0].Labels, map[string]string{"zone": "own", "rack": "7"}) ||
+		all[1].Labels != nil {
 		t.Errorf("targets %+v", all)
 	}
 }

@@ -48,10 +48,11 @@ type Result struct {
 	Sent int
 }
 
-// Run sends probes with a TTL of 1, 2 and so on, until one reaches the target, a host reports that it cannot, or some hops
-// in a row are silent. next returns the next answer within the time, or one of the kind Nothing. Run returns an error
-// if a probe cannot be sent, or the context ends.
-func Run(ctx context.Context, send func(ttl int) error, next func(wait time.Duration) (Answer, error)) (r Result, err error) {
+// Run sends probes with a TTL of 1, 2 and so on, until one reaches the target, a host reports that it cannot, or some
+// hops in a row are silent. next returns the next answer within the time, or one of the kind Nothing. Run returns an
+// error if a probe cannot be sent, or the context ends.
+func Run(ctx context.Context, send func(ttl int) error, next func(wait time.Duration) (Answer, error)) (r Result,
+	err error) {
 	for ttl := 1; ttl <= MostHops && ttl <= r.Last().TTL+Silent; ttl++ {
 		for try := 0; try < Tries && r.Last().TTL < ttl; try++ {
 			if err := send(ttl); err != nil {
@@ -76,8 +77,8 @@ func Run(ctx context.Context, send func(ttl int) error, next func(wait time.Dura
 	return r, nil
 }
 
-// add adds an answer, while probes with this TTL are sent. A late one belongs to an earlier hop, whose place in the list
-// has passed.
+// add adds an answer, while probes with this TTL are sent. A late one belongs to an earlier hop, whose place in the
+// list has passed.
 func (r *Result) add(a Answer, ttl int) {
 	if a.TTL == 0 {
 		a.TTL = ttl
@@ -87,7 +88,8 @@ func (r *Result) add(a Answer, ttl int) {
 		r.End = Reached
 	case a.Kind == Nothing || a.TTL > ttl || a.TTL <= r.Last().TTL:
 	case a.Kind == Unreachable:
-		if r.End = Unreachable; a.From != r.Last().Addr { // a router that forwarded nothing answered to a lower TTL, too
+		// a router that forwarded nothing answered to a lower TTL, too
+		if r.End = Unreachable; a.From != r.Last().Addr {
 			r.Hops = append(r.Hops, Hop{a.TTL, a.From})
 		}
 	default:

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// route is a path of hops. A probe with a TTL beyond the last one reaches the target, unless dropAfter hops have passed.
+// route is a path of hops. A probe with a TTL beyond the last one reaches the target, unless dropAfter hops have
+// passed.
 type route struct {
 	hops      []string // addresses; empty for a silent hop
 	dropAfter int      // hops that a probe passes before it is dropped; -1 for none

@@ -86,7 +86,8 @@ func (s *state) pathDirection(path uint8) *direction {
 }
 
 func newArchive(interval time.Duration, dir *hours, days int, now time.Time, log *slog.Logger) *archive {
-	return &archive{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{}, interval: interval, dir: dir, days: days, began: now, log: log}
+	return &archive{byName: map[string]*state{}, undecided: map[probeKey]bool{}, dropped: map[string]int64{},
+		interval: interval, dir: dir, days: days, began: now, log: log}
 }
 
 // target returns the state of a target, a new one if there is none.
@@ -95,7 +96,8 @@ func (k *archive) target(t targets.Target, now time.Time) *state {
 	defer k.mu.Unlock()
 	s := k.byName[t.Name()]
 	if s == nil {
-		s = &state{id: int32(len(k.byID)), since: now, why: "it has not been looked up yet", verdicts: map[string]judgement{}}
+		s = &state{id: int32(len(k.byID)), since: now, why: "it has not been looked up yet",
+			verdicts: map[string]judgement{}}
 		k.byName[t.Name()] = s
 		k.byID = append(k.byID, s)
 	}
@@ -231,7 +233,8 @@ func (k *archive) turn(now time.Time, end bool) {
 	var parts []part
 	for _, s := range k.byID {
 		if s != nil && s.part != (tally{}) {
-			parts = append(parts, part{Target: s.Target, from: k.began, to: until, tally: s.part, Histogram: s.now.Histogram()})
+			parts = append(parts, part{Target: s.Target, from: k.began, to: until, tally: s.part,
+				Histogram: s.now.Histogram()})
 			s.part = tally{}
 			s.now.Reset()
 		}
@@ -274,9 +277,11 @@ func (k *archive) write(parts []part) {
 	k.mu.Unlock()
 	switch {
 	case news && err != nil:
-		k.log.Error("the log of the hour cannot be written: until it can, results are only in the metrics", "error", err)
+		k.log.Error("the log of the hour cannot be written: until it can, results are only in the metrics", "error",
+			err)
 	case news:
-		k.log.Log(context.Background(), nic.Notice, "the log of the hour is written again", "intervals_lost", k.unwritten)
+		k.log.Log(context.Background(), nic.Notice, "the log of the hour is written again", "intervals_lost",
+			k.unwritten)
 	}
 }
 
@@ -287,5 +292,6 @@ func (k *archive) unsaved() error {
 	if k.failing == nil {
 		return nil
 	}
-	return fmt.Errorf("%s could not be written to the logs; the last error: %w", sanitize.Count(k.unwritten, "interval"), k.failing)
+	return fmt.Errorf("%s could not be written to the logs; the last error: %w",
+		sanitize.Count(k.unwritten, "interval"), k.failing)
 }

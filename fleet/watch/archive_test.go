@@ -101,25 +101,31 @@ func TestHourContinues(t *testing.T) {
 			want, parts = 5*60, 5
 		}
 		if s.Total.Count != want || len(s.Intervals) != parts || s.Name != a.Tag() && s.Name != b.Tag() {
-			t.Errorf("%s: %d values in %d intervals, want %d in %d", s.Name, s.Total.Count, len(s.Intervals), want, parts)
+			t.Errorf("%s: %d values in %d intervals, want %d in %d", s.Name, s.Total.Count, len(s.Intervals), want,
+				parts)
 		}
 		if first := s.Intervals[0]; first.Start != int64(7*time.Minute) || first.End != int64(8*time.Minute) {
-			t.Errorf("%s begins with the interval %v to %v", s.Name, time.Duration(first.Start), time.Duration(first.End))
+			t.Errorf("%s begins with the interval %v to %v", s.Name, time.Duration(first.Start),
+				time.Duration(first.End))
 		}
 	}
 	for _, name := range []string{a.Name(), a.Tag()} {
 		for _, path := range []string{file, dir} {
 			rep := must.Get(foreign.Read(path, foreign.Options{Series: name}))(t)
 			c := rep.Counts
-			if rep.Metric != report.RoundTrip || rep.Traffic.Target != "10.0.0.2" || rep.Traffic.Protocol != "icmp" || rep.Name() != "icmp:10.0.0.2 2026-11-22T12" ||
-				c.Sent != 5*60+2*10 || c.Received != 5*59+2*10 || c.Lost != 5 || rep.Main().Total.Count != c.Received || path == file && len(rep.Runs) != 7 {
+			if rep.Metric != report.RoundTrip || rep.Traffic.Target != "10.0.0.2" || rep.Traffic.Protocol != "icmp" ||
+				rep.Name() != "icmp:10.0.0.2 2026-11-22T12" ||
+				c.Sent != 5*60+2*10 || c.Received != 5*59+2*10 || c.Lost != 5 || rep.Main().Total.Count != c.Received ||
+				path == file && len(rep.Runs) != 7 {
 				t.Errorf("%s of %s: %s, %+v, %+v, %d runs", name, path, rep.Name(), rep.Traffic, c, len(rep.Runs))
 			}
 		}
 	}
-	check.Fails(t, "without a target", check.Err(foreign.Read(file, foreign.Options{})), nil, "set -series to one of: icmp:10.0.0.2, udp:10.0.0.3:7")
+	check.Fails(t, "without a target", check.Err(foreign.Read(file, foreign.Options{})), nil,
+		"set -series to one of: icmp:10.0.0.2, udp:10.0.0.3:7")
 	check.Equal(t, strings.Count(string(text), "#[Counts: "+a.Tag()+" "), 7, "%d lines of counts")
-	if strings.Count(string(text), "#[Target: ") != 2 || !strings.Contains(string(text), "sent=60 received=59 lost=1 late=0") || strings.Contains(string(text), "HIST\n#") {
+	if strings.Count(string(text), "#[Target: ") != 2 || !strings.Contains(string(text),
+		"sent=60 received=59 lost=1 late=0") || strings.Contains(string(text), "HIST\n#") {
 		t.Errorf("%s", text)
 	}
 }
@@ -148,7 +154,9 @@ func TestHourCutOff(t *testing.T) {
 	// read returns the probes of a target and the intervals with round trips, -1 if it is not in the file.
 	read := func(path string, x targets.Target) (sent int64, intervals int) {
 		rep, err := foreign.Read(path, foreign.Options{Series: x.Tag()})
-		if err != nil && !strings.Contains(err.Error(), "no intervals") && !strings.Contains(err.Error(), "no latencies") && !strings.Contains(err.Error(), "no target") && !strings.Contains(err.Error(), "the file is empty") {
+		if err != nil && !strings.Contains(err.Error(), "no intervals") &&
+			!strings.Contains(err.Error(), "no latencies") && !strings.Contains(err.Error(), "no target") &&
+			!strings.Contains(err.Error(), "the file is empty") {
 			t.Fatalf("%s: %v", path, err)
 		} else if err != nil {
 			return 0, 0
@@ -160,11 +168,13 @@ func TestHourCutOff(t *testing.T) {
 	}
 	cut := filepath.Join(t.TempDir(), name)
 	for n := strings.Index(string(text), "#[Target: "); n <= len(text); n++ { // a file starts with its complete header
-		if around := string(text[n-2 : min(n+2, len(text))]); n%13 != 0 && n < len(text)-3 && !strings.ContainsAny(around, "\n#,=") {
+		if around := string(text[n-2 : min(n+2, len(text))]); n%13 != 0 && n < len(text)-3 &&
+			!strings.ContainsAny(around, "\n#,=") {
 			continue // within a value each byte is like the next
 		}
 		whole := strings.Count(string(text[:n]), "\nTag="+a.Tag()+",")
-		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 && strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
+		if last := strings.LastIndex(string(text[:n]), "\n"); whole > 0 &&
+			strings.HasPrefix(string(text[last+1:n]), "Tag="+a.Tag()+",") {
 			whole-- // the line is not terminated
 		}
 		must.OK(t, os.WriteFile(cut, text[:n], 0o644))
@@ -214,7 +224,8 @@ func TestBound(t *testing.T) {
 		info := must.Get(os.Stat(k.dir.file(h)))(t)
 		size += info.Size()
 	}
-	if size > bound || size != k.bytes || k.removed == 0 || len(all)+int(k.removed) != 5 || !all[len(all)-1].Equal(noon.Add(4*time.Hour)) {
+	if size > bound || size != k.bytes || k.removed == 0 || len(all)+int(k.removed) != 5 ||
+		!all[len(all)-1].Equal(noon.Add(4*time.Hour)) {
 		t.Errorf("%d bytes, said %d, in %d files, %d removed, the last %v", size, k.bytes, len(all), k.removed, all)
 	}
 	if n := strings.Count(log.String(), "removed the oldest log"); n != int(k.removed) {
@@ -311,7 +322,8 @@ func TestChange(t *testing.T) {
 		if told != c.told || j.verdict != c.want {
 			t.Errorf("%s: %+v, told %t\n%s", c.name, j, told, log)
 		}
-		if want := base * (c.levels[len(c.levels)-1]/base - 1) * 1.07; told && c.want != compare.Noise && math.Abs(j.shift-want) > 0.2*math.Abs(want) {
+		if want := base * (c.levels[len(c.levels)-1]/base - 1) * 1.07; told && c.want != compare.Noise &&
+			math.Abs(j.shift-want) > 0.2*math.Abs(want) {
 			t.Errorf("%s: shift %.0f ns, want about %.0f", c.name, j.shift, want)
 		}
 		if said := strings.Contains(log, "verdict=slower"); said != (c.want == compare.Slower) {
@@ -362,7 +374,9 @@ func TestFloodSparesProbes(t *testing.T) {
 	l.process(f, reply, polling.TSC(), 0, false, outcome.None)
 	count := [kinds]int{}
 	l.events.drain(func(e *event) { count[e.kind]++ })
-	if count[sent] != 1 || count[answered] != 1 || count[corrupt] == 0 || uint64(count[corrupt])+l.events.dropped.Load() != uint64(2*len(l.events.buf)) {
-		t.Errorf("%d sent, %d answered, %d corrupt, %d dropped; want the probe and its reply", count[sent], count[answered], count[corrupt], l.events.dropped.Load())
+	if count[sent] != 1 || count[answered] != 1 || count[corrupt] == 0 ||
+		uint64(count[corrupt])+l.events.dropped.Load() != uint64(2*len(l.events.buf)) {
+		t.Errorf("%d sent, %d answered, %d corrupt, %d dropped; want the probe and its reply", count[sent],
+			count[answered], count[corrupt], l.events.dropped.Load())
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/fleet/placement"
 )
 
-// TestDetection prints the tables of docs/fleet/many-hosts.md with -v: how soon a fleet of 1,000 hosts notices a fault, and how
-// often it reports a fault that does not exist. Outages are decided by the rule of this package, on simulated times of
-// probes. Loss is decided by the alert ReboundZoneLoss of fleet/deploy/prometheus: more than 0.5 % of the probes of ten
-// minutes and at least three of them, evaluated every 15 s.
+// TestDetection prints the tables of docs/fleet/many-hosts.md with -v: how soon a fleet of 1,000 hosts notices a fault,
+// and how often it reports a fault that does not exist. Outages are decided by the rule of this package, on simulated
+// times of probes. Loss is decided by the alert ReboundZoneLoss of fleet/deploy/prometheus: more than 0.5 % of the
+// probes of ten minutes and at least three of them, evaluated every 15 s.
 func TestDetection(t *testing.T) {
 	const timeout, hosts, trials = time.Second, 1000, 300
 	random := rand.New(rand.NewPCG(1, 2))
@@ -22,7 +22,8 @@ func TestDetection(t *testing.T) {
 	links := map[int][2]int{}
 	for _, k := range []int{5, 10, 20, 50} {
 		links[k] = [2]int{linkPaths(hosts, 3, k), linkPaths(hosts, 30, k)}
-		for _, interval := range []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second, 15 * time.Second} {
+		for _, interval := range []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second,
+			15 * time.Second} {
 			var third []float64
 			for range trials {
 				third = append(third, knownBy(random, k, interval, timeout)[2])
@@ -37,7 +38,8 @@ func TestDetection(t *testing.T) {
 			i := interval.Seconds()
 			losses := max(downProbes, int(math.Ceil(downFor.Seconds()/i-1e-9))+1)
 			want := float64(losses-1)*i + timeout.Seconds() + 3*i/float64(k+1) // by order statistics of the phases
-			if got := mean(third); math.Abs(got-want) > 0.6*i {                // intervals below a second may need one probe more
+			// intervals below a second may need one probe more
+			if got := mean(third); math.Abs(got-want) > 0.6*i {
 				t.Errorf("k=%d every %v: known by three after %.2f s, want %.2f", k, interval, got, want)
 			}
 			rate := math.Pow(0.01, float64(losses)) * 0.99 / i // false outages of a path per second
@@ -45,7 +47,8 @@ func TestDetection(t *testing.T) {
 			down := rate * i // share of the time that a path is falsely down
 			choose3 := float64(k) * float64(k-1) * float64(k-2) / 6
 			together := choose3 * 3 * rate * down * down * 365 * 86400 * hosts
-			t.Logf("| %d | %v | %.1f s (%.1f s) | %d: %.1f s / %d: %.1f s | %.2g | %.1g |", k, interval, mean(third), third[len(third)*99/100],
+			t.Logf("| %d | %v | %.1f s (%.1f s) | %d: %.1f s / %d: %.1f s | %.2g | %.1g |", k, interval, mean(third),
+				third[len(third)*99/100],
 				links[k][0], half[0], links[k][1], half[1], single, together)
 		}
 	}

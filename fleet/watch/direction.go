@@ -15,11 +15,12 @@ type direction struct {
 	twice  bool // the network has duplicated probes, so that a stateful reflector's count may be the sender's number
 }
 
-// mostCopies bounds the copies of probes that a reflector counts between two replies without having restarted its count.
+// mostCopies bounds the copies of probes that a reflector counts between two replies without having restarted its
+// count.
 const mostCopies = 16
 
-// duplicate processes the numbers of a further reply to a probe. The reflector counted another packet if its number is new: the
-// network duplicated the probe on its way there, which hides no loss.
+// duplicate processes the numbers of a further reply to a probe. The reflector counted another packet if its number is
+// new: the network duplicated the probe on its way there, which hides no loss.
 func (d *direction) duplicate(far uint32) {
 	if n := int32(far - d.last.far); d.seen && n > 0 && n <= mostCopies {
 		d.last.far, d.twice = far, true

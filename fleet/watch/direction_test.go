@@ -62,7 +62,8 @@ func TestDirection(t *testing.T) {
 			})
 		}
 		if !d.stateful || d.forward != lastF-beforeF || d.backward != lastB-beforeB || d.restarts != 0 {
-			t.Errorf("seed %d: stateful %t, forward %d of %d, backward %d of %d, restarts %d", seed, d.stateful, d.forward, lastF-beforeF, d.backward, lastB-beforeB, d.restarts)
+			t.Errorf("seed %d: stateful %t, forward %d of %d, backward %d of %d, restarts %d", seed, d.stateful,
+				d.forward, lastF-beforeF, d.backward, lastB-beforeB, d.restarts)
 		}
 	}
 }

@@ -36,8 +36,8 @@ type event struct {
 	seq       uint32 // STAMP: the probe's number, among those from its source port if there are several
 	number    uint32 // STAMP: the reflector's own
 
-	// For answered and late: how long this host took to send the probe, and the most that the reply can have waited for the loop, in ns;
-	// negative is unknown.
+	// For answered and late: how long this host took to send the probe, and the most that the reply can have waited for
+	// the loop, in ns; negative is unknown.
 	held, waited int64
 	far          engine.Far // the responder's part, as far as it reports it; without one-way delays
 

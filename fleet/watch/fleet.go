@@ -75,7 +75,8 @@ func (f *fleet) host() string {
 }
 
 func member(t targets.Target) placement.Member {
-	return placement.Member{Name: cmp.Or(t.Labels[nodeLabel], t.Host), Zone: t.Labels[zoneLabel], Rack: t.Labels[rackLabel]}
+	return placement.Member{Name: cmp.Or(t.Labels[nodeLabel], t.Host), Zone: t.Labels[zoneLabel],
+		Rack: t.Labels[rackLabel]}
 }
 
 // pick returns the targets that this watch probes: those of its peers.
@@ -98,8 +99,10 @@ func (f *fleet) pick(all []targets.Target) []targets.Target {
 	}
 	if missing := best == len(f.names); missing != f.missing {
 		if f.missing = missing; missing {
-			f.log.Warn("no target is this host: it probes its peers, but no peer probes it", "node", f.me.Name, "zone", f.me.Zone,
-				"listed_as", strings.Join(f.names, " "), "hint", "-self NAME is its label node, or the host of its target")
+			f.log.Warn("no target is this host: it probes its peers, but no peer probes it", "node", f.me.Name, "zone",
+				f.me.Zone,
+				"listed_as", strings.Join(f.names, " "), "hint",
+				"-self NAME is its label node, or the host of its target")
 		} else {
 			f.log.Info("this host is a member of the fleet", "node", f.me.Name, "zone", f.me.Zone, "rack", f.me.Rack)
 		}

@@ -12,12 +12,13 @@ import (
 )
 
 var (
-	fleetFiles = flag.String("fleet", "", "files in the format of file_sd, separated by commas, for TestFleetFiles: a fleet, and as it is later")
+	fleetFiles = flag.String("fleet", "",
+		"files in the format of file_sd, separated by commas, for TestFleetFiles: a fleet, and as it is later")
 	fleetPeers = flag.Int("fleet-peers", 20, "peers for TestFleetFiles")
 )
 
-// What the watches of a real fleet would probe, by the list that discovery wrote: every host has as many peers as it should have, enough
-// hosts probe it and each ordered pair of zones, and little changes from one file to the next.
+// What the watches of a real fleet would probe, by the list that discovery wrote: every host has as many peers as it
+// should have, enough hosts probe it and each ordered pair of zones, and little changes from one file to the next.
 func TestFleetFiles(t *testing.T) {
 	if *fleetFiles == "" {
 		t.Skip("needs -fleet FILE, as cluster's TestThousand gives it")
@@ -25,7 +26,8 @@ func TestFleetFiles(t *testing.T) {
 	var before map[[2]string]bool
 	var hosts map[string]placement.Member
 	for _, file := range strings.Split(*fleetFiles, ",") {
-		sources := targets.Sources{Defaults: targets.Defaults{Probes: targets.Probes{Interval: time.Second}}, FileSD: []string{file}}
+		sources := targets.Sources{Defaults: targets.Defaults{Probes: targets.Probes{Interval: time.Second}},
+			FileSD: []string{file}}
 		all, failures := sources.Read(t.Context(), true, time.Now())
 		if len(failures) > 0 || len(all) < 2 {
 			t.Fatalf("%s: %d targets, %v", file, len(all), failures)
@@ -87,10 +89,12 @@ func TestFleetFiles(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d hosts in %d zones; %d have exactly %d peers, the others up to %d; a host is probed by %d to %d, an ordered pair of zones by %d hosts or more; a choice takes %v",
-			file, len(members), len(zones), exact, *fleetPeers, most, fewest, largest, fewestOfLink, took.Round(time.Microsecond))
+			file, len(members), len(zones), exact, *fleetPeers, most, fewest, largest, fewestOfLink,
+			took.Round(time.Microsecond))
 		if before != nil {
 			moved, changed := differing(before, pairs), differing(hosts, members)
-			t.Logf("%s: %d hosts joined or left, %d pairs of prober and peer changed: %.0f each", file, changed, moved, float64(moved)/float64(max(changed, 1)))
+			t.Logf("%s: %d hosts joined or left, %d pairs of prober and peer changed: %.0f each", file, changed, moved,
+				float64(moved)/float64(max(changed, 1)))
 			if moved > max(changed, 1)*(6**fleetPeers) {
 				t.Errorf("%d hosts joined or left, and %d pairs changed", changed, moved)
 			}

@@ -13,7 +13,8 @@ import (
 
 func fleetOf(n int) (all []targets.Target) {
 	for i := range n {
-		all = append(all, targets.Target{Host: fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250), Labels: map[string]string{"node": fmt.Sprint("h", i), "zone": fmt.Sprint(i % 3)}})
+		all = append(all, targets.Target{Host: fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250),
+			Labels: map[string]string{"node": fmt.Sprint("h", i), "zone": fmt.Sprint(i % 3)}})
 	}
 	return all
 }
@@ -43,11 +44,13 @@ func TestPick(t *testing.T) {
 		t.Errorf("found by its address, it probes %v, by its name %v", got, first)
 	}
 	without := slices.Delete(slices.Clone(all), 3, 4)
-	if got := hosts(f.pick(without)); !slices.Equal(got, first) || strings.Count(log.String(), "no target is this host") != 1 {
+	if got := hosts(f.pick(without)); !slices.Equal(got, first) ||
+		strings.Count(log.String(), "no target is this host") != 1 {
 		t.Errorf("while the list lacks it: %v, before %v\n%s", got, first, &log)
 	}
 	f.pick(without)
-	if got := hosts(f.pick(all)); !slices.Equal(got, first) || strings.Count(log.String(), "no target is this host") != 1 || !strings.Contains(log.String(), "is a member") {
+	if got := hosts(f.pick(all)); !slices.Equal(got, first) ||
+		strings.Count(log.String(), "no target is this host") != 1 || !strings.Contains(log.String(), "is a member") {
 		t.Errorf("listed again: %v, before %v\n%s", got, first, &log)
 	}
 	if s := f.now.Load(); s.me.Name != "h3" || s.me.Zone != "0" || s.members != 100 || s.short != 0 {

@@ -58,7 +58,8 @@ const (
 // skipped one.
 const firstNth = 2
 
-// patience is the number of consecutive losses on a path after which the loop sleeps while it waits for the path's next reply.
+// patience is the number of consecutive losses on a path after which the loop sleeps while it waits for the path's next
+// reply.
 const patience = 3
 
 func newFlow(id int32, codec *probe.Codec, slots int) *flow {
@@ -66,11 +67,12 @@ func newFlow(id int32, codec *probe.Codec, slots int) *flow {
 	for n < slots {
 		n *= 2
 	}
-	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n), missed: make([]int, 1)}
+	return &flow{id: id, codec: codec, stamp: codec.Flow().Proto == probe.STAMP, slots: make([]slot, n),
+		missed: make([]int, 1)}
 }
 
-// nextNumber allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts one
-// less than its sender from there on, which distinguishes it from one that repeats the sender's numbers.
+// nextNumber allocates the number of the next probe. STAMP's second number is skipped: a stateful reflector then counts
+// one less than its sender from there on, which distinguishes it from one that repeats the sender's numbers.
 func (f *flow) nextNumber() uint64 {
 	if f.stamp && f.next == 1 {
 		f.next++

@@ -64,7 +64,8 @@ func (h *hours) claim() (err error) {
 	if h.lock, err = os.Open(h.path); err != nil {
 		return err
 	}
-	if unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK { // other errors: a file system without locks
+	// other errors: a file system without locks
+	if unix.Flock(int(h.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK {
 		return fmt.Errorf("another watch writes to %s: give each its own folder", h.path)
 	}
 	entries, err := os.ReadDir(h.path)
@@ -90,7 +91,9 @@ func (h *hours) file(hour time.Time) string {
 func (h *hours) begin(hour time.Time) error {
 	h.closeFile()
 	if info, err := os.Stat(h.file(hour)); errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-		if err := atomicfile.Write(h.file(hour), func(w io.Writer) error { return report.WriteHlogHead(w, hour) }); err != nil {
+		if err := atomicfile.Write(h.file(hour), func(w io.Writer) error {
+			return report.WriteHlogHead(w, hour)
+		}); err != nil {
 			return err
 		}
 	}
@@ -196,10 +199,12 @@ func (h *hours) append(hour time.Time, parts []part) error {
 		}
 		from, to := p.from.Sub(hour), p.to.Sub(hour)
 		fmt.Fprintf(&b, "%s%s from=%.3f to=%.3f sent=%d received=%d lost=%d late=%d duplicates=%d reordered=%d corrupt=%d refused=%d send_failed=%d untimed=%d lost_uncertain=%d too_late=%d dropped_here=%d refused_there=%d corrupt_only=%d]\n",
-			countsComment, tag, from.Seconds(), to.Seconds(), p.Sent, p.Received, p.Lost, p.Late, p.Duplicates, p.Reordered, p.Corrupt, p.refused,
+			countsComment, tag, from.Seconds(), to.Seconds(), p.Sent, p.Received, p.Lost, p.Late, p.Duplicates,
+			p.Reordered, p.Corrupt, p.refused,
 			p.SendFailed, p.untimed, p.LostUncertain, p.tooLate, p.DroppedHere, p.RefusedThere, p.CorruptOnly)
 		if p.Count > 0 {
-			if err := report.WriteHlogLine(&b, tag, latency.Interval{Start: int64(from), End: int64(to), Histogram: p.Histogram}); err != nil {
+			if err := report.WriteHlogLine(&b, tag, latency.Interval{Start: int64(from), End: int64(to),
+				Histogram: p.Histogram}); err != nil {
 				return err
 			}
 		}

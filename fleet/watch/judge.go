@@ -24,8 +24,8 @@ type judgement struct {
 const FewestDays = 3
 
 // compareHour compares the hour so far with the same hour of earlier days. It is repeated with each interval from the
-// eighth on, so each of these tables gets its part of the 5 % of unchanged hours that may have a verdict. An hour at one probe per second has
-// enough samples only for p50 and p90.
+// eighth on, so each of these tables gets its part of the 5 % of unchanged hours that may have a verdict. An hour at
+// one probe per second has enough samples only for p50 and p90.
 func compareHour(before, now *report.Report, interval time.Duration) compare.Pair {
 	looks := int(time.Hour/interval) - compare.MinRuns + 1
 	return compare.Among(looks, compare.Stats(latency.BriefTable), before, now)
@@ -92,9 +92,11 @@ func (k *archive) storeVerdicts(s *state, hour time.Time, days int, p compare.Pa
 		if was.verdict == j.verdict || j.verdict < compare.Faster && was.verdict < compare.Faster {
 			continue
 		}
-		args := []any{"target", s.Name(), "stat", name, "verdict", j.verdict.String(), "hour", hour.Format(hourFormat), "days", days, "false_marks", falseMarks}
+		args := []any{"target", s.Name(), "stat", name, "verdict", j.verdict.String(), "hour", hour.Format(hourFormat),
+			"days", days, "false_marks", falseMarks}
 		if row.Tested() {
-			args = append(args, "shift", latency.FormatSigned(row.Shift), "from", latency.FormatNS(row.Base), "p", row.P)
+			args = append(args, "shift", latency.FormatSigned(row.Shift), "from", latency.FormatNS(row.Base), "p",
+				row.P)
 		}
 		c := change{slog.LevelInfo, "change against this hour on previous days", args}
 		if j.verdict == compare.Slower {
@@ -130,7 +132,8 @@ func dayReport(tag string, logs ...*lines) (rep *report.Report, days int, err er
 	if len(intervals) == 0 {
 		return nil, 0, nil
 	}
-	rep = &report.Report{Label: tag, Metric: report.RoundTrip, Start: time.Unix(0, intervals[0].Start), End: time.Unix(0, intervals[len(intervals)-1].End)}
+	rep = &report.Report{Label: tag, Metric: report.RoundTrip, Start: time.Unix(0, intervals[0].Start),
+		End: time.Unix(0, intervals[len(intervals)-1].End)}
 	origin := intervals[0].Start
 	main := &latency.Series{Name: latency.MainSeries}
 	for _, iv := range intervals {

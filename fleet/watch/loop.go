@@ -86,7 +86,8 @@ func newLoop(clock *latency.Clock, room int, timeout time.Duration, sleeps bool,
 // run returns once stop is set. The caller has locked the thread and pinned it to its core.
 func (l *loop) run() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // ns: makes sleeps end on time
-	nextNap, nextShort, nextMargin, turn := l.clock.Ticks(nap), l.clock.Ticks(shortNap), l.clock.Ticks(margin), l.clock.Ticks(pinnedFor)
+	nextNap, nextShort, nextMargin, turn := l.clock.Ticks(nap), l.clock.Ticks(shortNap), l.clock.Ticks(margin),
+		l.clock.Ticks(pinnedFor)
 	polling.Pin()
 	defer polling.Unpin()
 	slept := true
@@ -208,12 +209,13 @@ func (l *loop) receive(after bool) {
 	}
 }
 
-// process handles a message that was seen at the tick at. looked is when the loop last found nothing before that, 0 if unknown. origin is
-// not None if the message did not come from the flow's target, and the codec cannot see that.
+// process handles a message that was seen at the tick at. looked is when the loop last found nothing before that, 0 if
+// unknown. origin is not None if the message did not come from the flow's target, and the codec cannot see that.
 func (l *loop) process(f *flow, b []byte, at, looked uint64, after bool, origin outcome.Reason) {
 	e := event{flow: f.id, untimed: after}
 	verdict := f.codec.Check(b, &l.reply)
-	if origin != outcome.None && (verdict == probe.Good || verdict == probe.Unsummed || verdict == probe.Corrupt && l.reply.Field != probe.Length) {
+	if origin != outcome.None && (verdict == probe.Good || verdict == probe.Unsummed || verdict == probe.Corrupt &&
+		l.reply.Field != probe.Length) {
 		verdict, l.reply.Field = probe.Corrupt, probe.SourceAddress
 	}
 	switch verdict {
@@ -317,7 +319,8 @@ func (l *loop) giveUp(f *flow, s *slot, now uint64) {
 	}
 	f.missed[s.path]++
 	f.lost()
-	l.events.put(event{flow: f.id, kind: missed, path: s.path, ns: l.clock.Between(s.sent+l.timeout, now), probe: s.seq, sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
+	l.events.put(event{flow: f.id, kind: missed, path: s.path, ns: l.clock.Between(s.sent+l.timeout, now), probe: s.seq,
+		sent: s.sent, until: s.sent + 2*l.timeout, wire: f.wire, corrupt: s.corrupt})
 }
 
 // errOutstanding means that this host has no room to remember another probe.

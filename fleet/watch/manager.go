@@ -46,7 +46,8 @@ type entry struct {
 }
 
 func newManager(w *watch, first []targets.Target) *manager {
-	return &manager{watch: w, targets: first, entries: map[string]*entry{}, wires: map[string]*wire{}, retry: map[string]time.Time{}, reasons: map[string]error{}}
+	return &manager{watch: w, targets: first, entries: map[string]*entry{}, wires: map[string]*wire{},
+		retry: map[string]time.Time{}, reasons: map[string]error{}}
 }
 
 // follow keeps the plan up to date until ctx is done. A value from force means that all sources must be read again.
@@ -98,7 +99,8 @@ func (m *manager) read(ctx context.Context, force bool, now time.Time) {
 	for _, f := range failures {
 		if f.New {
 			m.sourceFailures.Add(1)
-			m.options.Log.Error("a source of targets cannot be read: its previous targets are kept", "source", f.Source, "error", f.Err)
+			m.options.Log.Error("a source of targets cannot be read: its previous targets are kept", "source", f.Source,
+				"error", f.Err)
 		}
 	}
 	if ctx.Err() == nil {
@@ -182,7 +184,8 @@ func (m *manager) await(e *entry, now time.Time) {
 		m.archive.found(e.state, "its neighbour's MAC address is being looked up")
 		return
 	}
-	m.say(e, fmt.Sprintf("no MAC address of %v on %s: it does not answer ARP or neighbour discovery", e.path.Next, e.path.Interface))
+	m.say(e, fmt.Sprintf("no MAC address of %v on %s: it does not answer ARP or neighbour discovery", e.path.Next,
+		e.path.Interface))
 }
 
 // resolve returns the address of a host: of the source's family if there is a source, otherwise the first.
@@ -234,7 +237,8 @@ func (m *manager) findRoute(a netip.Addr, e *entry) (p route.Path, err error) {
 		}
 		return p, nil
 	}
-	p, err = route.Find(a, route.Constraints{Interface: iface, Source: m.source(a), Gateway: m.gateway(a), TOS: m.tos(e), Protocol: e.Proto.IP(a.Is6()),
+	p, err = route.Find(a, route.Constraints{Interface: iface, Source: m.source(a), Gateway: m.gateway(a),
+		TOS: m.tos(e), Protocol: e.Proto.IP(a.Is6()),
 		Port: e.Port})
 	switch {
 	case err != nil:
@@ -364,7 +368,8 @@ func (m *manager) build(now time.Time) {
 		}
 		next.wires = append(next.wires, p)
 	}
-	if !m.updated && len(failed) > 0 && len(m.wires) == 0 && !slices.ContainsFunc(failed, func(key string) bool { return !errors.Is(m.reasons[key], nic.ErrRights) }) {
+	if !m.updated && len(failed) > 0 && len(m.wires) == 0 &&
+		!slices.ContainsFunc(failed, func(key string) bool { return !errors.Is(m.reasons[key], nic.ErrRights) }) {
 		m.denied = m.reasons[failed[0]]
 		return
 	}

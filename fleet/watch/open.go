@@ -62,7 +62,8 @@ func (m *manager) close() (err error) {
 	return err
 }
 
-// serves reports whether an open wire has the addresses and ports that the entries send from, and receives their replies.
+// serves reports whether an open wire has the addresses and ports that the entries send from, and receives their
+// replies.
 func (w *wire) serves(of []*entry) bool {
 	return w.socket != nil || !slices.ContainsFunc(of, func(e *entry) bool {
 		l := w.locals[e.path.Source]
@@ -73,7 +74,8 @@ func (w *wire) serves(of []*entry) bool {
 // open opens the device or the socket that entries go through.
 func (m *manager) open(key string, of []*entry) (*wire, error) {
 	o := &m.options
-	w := &wire{key: key, iface: of[0].path.Interface, qdisc: m.options.NIC.Qdisc, locals: map[netip.Addr]*local{}, hops: map[netip.Addr]*hop{}, ending: make(chan struct{})}
+	w := &wire{key: key, iface: of[0].path.Interface, qdisc: m.options.NIC.Qdisc, locals: map[netip.Addr]*local{},
+		hops: map[netip.Addr]*hop{}, ending: make(chan struct{})}
 	if o.Transport == "socket" {
 		source := m.source(of[0].addr)
 		if !source.IsValid() {
@@ -248,10 +250,12 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 	}
 	size := max(e.Size, probe.MinSize(e.Proto, e.addr.Is6())+more)
 	if o.Timeout/e.Interval > MostUnderWay {
-		return fmt.Errorf("an interval of %v with a timeout of %v: too many probes would be in flight to one target", e.Interval, o.Timeout)
+		return fmt.Errorf("an interval of %v with a timeout of %v: too many probes would be in flight to one target",
+			e.Interval, o.Timeout)
 	}
 	if e.flow == nil {
-		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port, Run: rand.Uint32(), Size: size,
+		f := probe.Flow{Proto: e.Proto, Src: e.path.Source.WithZone(""), Dst: e.addr.WithZone(""), DstPort: e.Port,
+			Run: rand.Uint32(), Size: size,
 			TOS: m.tos(e), TTL: o.TTL, SrcMAC: w.mac, Routed: e.path.Routed(e.addr), Test: test}
 		if w.socket != nil {
 			own := w.socket.Local()
@@ -287,7 +291,8 @@ func (m *manager) prepare(e *entry, w *wire, tables neighbourTables) error {
 		e.flow.peer = socket.NewPeer(netip.AddrPortFrom(e.addr, e.Port), uint32(e.path.Index))
 		if e.flow.ports = f.SrcPorts; f.SrcPorts != nil {
 			e.flow.frames = true
-			if held := w.locals[e.path.Source].held; held != nil && !m.gateway(e.addr).IsValid() { // the kernel sends a trace by its own routes
+			// the kernel sends a trace by its own routes
+			if held := w.locals[e.path.Source].held; held != nil && !m.gateway(e.addr).IsValid() {
 				e.flow.tracers = held[:len(f.SrcPorts)]
 			}
 		}

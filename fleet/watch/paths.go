@@ -40,10 +40,11 @@ type path struct {
 }
 
 const (
-	latest      = 32   // outcomes kept of a path
-	unlikely    = 1e-4 // a row of losses that the loss of other paths explains less often than this is the path's own
-	goodAgain   = 8    // consecutive replies after which a path is good again; after as many losses, what was before does not count
-	pathsInCell = 4    // paths with loss that the status page shows in a target's row
+	latest   = 32   // outcomes kept of a path
+	unlikely = 1e-4 // a row of losses that the loss of other paths explains less often than this is the path's own
+	// consecutive replies after which a path is good again; after as many losses, what was before does not count
+	goodAgain   = 8
+	pathsInCell = 4 // paths with loss that the status page shows in a target's row
 )
 
 // follow begins a target's flow. The counts of its ports continue if they are the same.
@@ -115,8 +116,10 @@ func (p *paths) missed(x *path, now time.Time, timeout time.Duration) (*change, 
 		return nil, false
 	}
 	x.bad, x.trace = true, nil
-	return &change{slog.LevelWarn, "probes from a source port are lost, those from others are not", []any{"source_port", x.port, "since", x.first,
-		"lost", fmt.Sprintf("%d of the last %d", x.lossOf(), x.decided), "others_lost", fmt.Sprintf("%d of %d", lost, of)}}, true
+	return &change{slog.LevelWarn, "probes from a source port are lost, those from others are not",
+		[]any{"source_port", x.port, "since", x.first,
+			"lost", fmt.Sprintf("%d of the last %d", x.lossOf(), x.decided), "others_lost",
+			fmt.Sprintf("%d of %d", lost, of)}}, true
 }
 
 // answered records a reply. A path that was down begins again: what was lost before says nothing about it now.
@@ -132,8 +135,9 @@ func (x *path) answered(now time.Time, late bool) *change {
 		return nil
 	}
 	x.bad, x.trace, x.outcomes, x.decided = false, nil, 0, 0
-	return &change{nic.Notice, "probes from a source port are answered again", []any{"source_port", x.port, "lost_since", x.first,
-		"recovered_after", now.Sub(x.first).Round(time.Millisecond)}}
+	return &change{nic.Notice, "probes from a source port are answered again",
+		[]any{"source_port", x.port, "lost_since", x.first,
+			"recovered_after", now.Sub(x.first).Round(time.Millisecond)}}
 }
 
 // oneWay returns the probes lost in each direction, from all source ports.
@@ -149,7 +153,8 @@ func (s *state) oneWay() (forward, backward int64, known bool) {
 }
 
 // collectPaths collects the metrics of each source port.
-func (s *state) collectPaths(d descs, count func(d *prometheus.Desc, n int64, port string), gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+func (s *state) collectPaths(d descs, count func(d *prometheus.Desc, n int64, port string),
+	gauge func(d *prometheus.Desc, v float64, labels ...string)) {
 	if s.paths == nil {
 		return
 	}

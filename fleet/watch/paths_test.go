@@ -75,18 +75,21 @@ func TestPathsWithLoss(t *testing.T) {
 	p.round(10, none)
 	p.round(3, func(path int) bool { return path == 2 || path == 5 })
 	check.Same(t, p.bad(), []int{61002, 61005}, "bad: %v")
-	check.Contains(t, p.log.String(), `level=WARN msg="probes from a source port are lost, those from others are not" target=icmp:10.0.0.2 source_port=61002 since=2026-11-22T12:01:22.000Z `+
-		`lost="3 of the last 13" others_lost="0 of 74"`, "source_port=61005")
+	check.Contains(t, p.log.String(),
+		`level=WARN msg="probes from a source port are lost, those from others are not" target=icmp:10.0.0.2 source_port=61002 since=2026-11-22T12:01:22.000Z `+
+			`lost="3 of the last 13" others_lost="0 of 74"`, "source_port=61005")
 	if p.state.health.down || strings.Contains(p.log.String(), "is down") {
 		t.Errorf("the target is down:\n%s", p.log.String())
 	}
-	check.Same(t, p.state.pathLines(), []string{"source port 61002: 3 of the last 13 lost", "source port 61005: 3 of the last 13 lost"}, "%q")
+	check.Same(t, p.state.pathLines(), []string{"source port 61002: 3 of the last 13 lost",
+		"source port 61005: 3 of the last 13 lost"}, "%q")
 	p.round(7, none)
 	if got := p.bad(); len(got) != 2 {
 		t.Errorf("bad after seven replies: %v", got)
 	}
 	p.round(1, none)
-	if got := p.bad(); len(got) != 0 || strings.Count(p.log.String(), `msg="probes from a source port are answered again"`) != 2 {
+	if got := p.bad(); len(got) != 0 || strings.Count(p.log.String(),
+		`msg="probes from a source port are answered again"`) != 2 {
 		t.Errorf("bad after eight: %v\n%s", got, p.log.String())
 	}
 }

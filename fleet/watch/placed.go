@@ -48,7 +48,8 @@ func (s *samples) add(now observe.Reading, from observe.Source, tick uint64) (gr
 			if d.Place == report.DroppedHere {
 				grew += d.Frames
 			}
-			if d.Place == report.DroppedHere || d.Place == report.NotSent && !d.Ours { // a send error is counted where it occurs
+			// a send error is counted where it occurs
+			if d.Place == report.DroppedHere || d.Place == report.NotSent && !d.Ours {
 				next.dropped += d.Frames
 			}
 		}
@@ -124,7 +125,8 @@ type probeKey struct {
 
 // miss records an overdue probe.
 func (k *archive) miss(e *event) {
-	p := overdueProbe{key: probeKey{e.flow, e.probe}, path: e.path, sent: e.sent, until: e.until, wire: e.wire, closed: k.byID[e.flow].closed, corrupt: e.corrupt}
+	p := overdueProbe{key: probeKey{e.flow, e.probe}, path: e.path, sent: e.sent, until: e.until, wire: e.wire,
+		closed: k.byID[e.flow].closed, corrupt: e.corrupt}
 	k.missing = append(k.missing, p)
 	k.undecided[p.key] = true
 }

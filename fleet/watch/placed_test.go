@@ -30,7 +30,8 @@ func TestOverdueIsPlaced(t *testing.T) {
 	w := new(wire)
 	from, queue := observe.Source{}, int64(0)
 	reading := func(tick uint64, frames int64) {
-		w.drops.add(observe.Reading{Drops: []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: frames}, {Place: report.NotSent, By: "ring", Frames: int64(tick), Ours: true},
+		w.drops.add(observe.Reading{Drops: []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: frames},
+			{Place: report.NotSent, By: "ring", Frames: int64(tick), Ours: true},
 			{Place: report.NotSent, By: "qdisc", Frames: queue}}}, from, tick)
 	}
 	probe := uint64(0)
@@ -41,15 +42,18 @@ func TestOverdueIsPlaced(t *testing.T) {
 	late := func(n uint64) { k.record(&event{kind: late, probe: n}) }
 	places := func(what string, here, there int64) {
 		t.Helper()
-		if n := s.all; n.DroppedHere != here || n.DroppedHereUncertain != here || n.RefusedThere != there || n.RefusedThereUncertain != there {
-			t.Errorf("%s: up to %d dropped here, want %d; up to %d refused there, want %d", what, n.DroppedHere, here, n.RefusedThere, there)
+		if n := s.all; n.DroppedHere != here || n.DroppedHereUncertain != here || n.RefusedThere != there ||
+			n.RefusedThereUncertain != there {
+			t.Errorf("%s: up to %d dropped here, want %d; up to %d refused there, want %d", what, n.DroppedHere, here,
+				n.RefusedThere, there)
 		}
 	}
 	want := func(what string, lost, uncertain, lateOnes, tooLate int64) {
 		t.Helper()
 		k.decide(false)
 		if n := s.all; n.Lost != lost || n.LostUncertain != uncertain || n.Late != lateOnes || n.tooLate != tooLate {
-			t.Errorf("%s: %d lost, %d of them uncertain, %d late, %d too late; want %d, %d, %d, %d", what, n.Lost, n.LostUncertain, n.Late, n.tooLate,
+			t.Errorf("%s: %d lost, %d of them uncertain, %d late, %d too late; want %d, %d, %d, %d", what, n.Lost,
+				n.LostUncertain, n.Late, n.tooLate,
 				lost, uncertain, lateOnes, tooLate)
 		}
 	}
@@ -135,7 +139,8 @@ func TestCorruptReplyIsNoLoss(t *testing.T) {
 		var kinds []kind
 		only := false
 		l.events.drain(func(e *event) { kinds, only = append(kinds, e.kind), e.corrupt })
-		if want := []kind{corrupt, map[bool]kind{false: missed, true: answered}[good]}; !slices.Equal(kinds, want) || only == good {
+		if want := []kind{corrupt, map[bool]kind{false: missed, true: answered}[good]}; !slices.Equal(kinds, want) ||
+			only == good {
 			t.Errorf("events %v, answered by a corrupt reply only: %t; want %v, %t", kinds, only, want, !good)
 		}
 	}

@@ -2,8 +2,8 @@ package watch
 
 import "math/rand/v2"
 
-// schedule decides whose probe is next. The loop sends one probe per time slot, whose length is the inverse of the sum of
-// all rates. Each flow's next probe has a time on a clock that advances with the slots, and the earliest is next, so
+// schedule decides whose probe is next. The loop sends one probe per time slot, whose length is the inverse of the sum
+// of all rates. Each flow's next probe has a time on a clock that advances with the slots, and the earliest is next, so
 // that flows with different intervals all keep theirs, and with equal intervals each has every n-th slot.
 type schedule struct {
 	heap []*flow // by next time

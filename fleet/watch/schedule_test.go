@@ -30,7 +30,8 @@ func TestSchedule(t *testing.T) {
 	}
 	for _, f := range flows {
 		if want := 1e6 / float64(f.interval); math.Abs(float64(sent[f])-want) > 2 {
-			t.Errorf("a flow with an interval of %d ticks sent %d probes in a million, want %.0f", f.interval, sent[f], want)
+			t.Errorf("a flow with an interval of %d ticks sent %d probes in a million, want %.0f", f.interval, sent[f],
+				want)
 		}
 	}
 	same := of(1000, 1000, 1000)

@@ -14,8 +14,8 @@ const (
 	slowFactor  = 2           // a slow round trip exceeds this multiple of the usual one
 )
 
-// slow divides slow round trips of a target between this host, the responder's and the network, as the bench's reports do. Probes have no
-// intended time here: what was sent late is in the loop's lag, not in the round trip.
+// slow divides slow round trips of a target between this host, the responder's and the network, as the bench's reports
+// do. Probes have no intended time here: what was sent late is in the loop's lag, not in the round trip.
 type slow struct {
 	probes [sideCount]uint64 // by the side that caused more than half
 	spent  [sideCount]int64  // ns beyond the usual round trip
@@ -30,7 +30,8 @@ type slow struct {
 const sideCount = attribution.Elsewhere + 1
 
 // sideLabels are the sides as labels of metrics.
-var sideLabels = [sideCount]string{attribution.Unknown: "unknown", attribution.Responder: "responder", attribution.Here: "this_host",
+var sideLabels = [sideCount]string{attribution.Unknown: "unknown", attribution.Responder: "responder",
+	attribution.Here:    "this_host",
 	attribution.Network: "network", attribution.Elsewhere: "elsewhere"}
 
 // sides are those that a target's slow round trips can have.
@@ -46,7 +47,8 @@ func (s *slow) count(e *event, now time.Time) {
 	if e.waited < 0 { // the loop has just begun to poll
 		return
 	}
-	p := attribution.Probe{Left: e.held, Looked: e.ns - e.waited, Seen: e.ns, Residence: e.far.Residence, FarWait: e.far.Wait, ClockError: -1}
+	p := attribution.Probe{Left: e.held, Looked: e.ns - e.waited, Seen: e.ns, Residence: e.far.Residence,
+		FarWait: e.far.Wait, ClockError: -1}
 	if len(s.sample) >= usualFewest && p.RTT() > slowFactor*s.usual.RTT {
 		parts := attribution.Divide(&p, &s.usual)
 		s.probes[parts.Verdict(&s.usual)]++

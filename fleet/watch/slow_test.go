@@ -42,8 +42,8 @@ func scrape(t *testing.T, w *watch) map[string]float64 {
 	return all
 }
 
-// Slow round trips are counted for the side that caused them, and what they took beyond the usual one is divided exactly. Of usual round
-// trips, of those without times, and before it is known what is usual, nothing is counted.
+// Slow round trips are counted for the side that caused them, and what they took beyond the usual one is divided
+// exactly. Of usual round trips, of those without times, and before it is known what is usual, nothing is counted.
 func TestSlowSides(t *testing.T) {
 	const usual, more = 10_000, 90_000
 	unknown := engine.Far{Residence: -1, Wait: -1}
@@ -63,7 +63,9 @@ func TestSlowSides(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k, _ := logged(nil)
-			w := &watch{options: Options{}, archive: k, loop: loopOf(t), fleet: newFleet(0, "", k.log), probeDesc: (&Options{Sources: targets.Sources{Defaults: targets.Defaults{Probes: targets.Probes{Interval: time.Second}}}}).probeInfo()}
+			w := &watch{options: Options{}, archive: k, loop: loopOf(t), fleet: newFleet(0, "", k.log),
+				probeDesc: (&Options{Sources: targets.Sources{
+					Defaults: targets.Defaults{Probes: targets.Probes{Interval: time.Second}}}}).probeInfo()}
 			s := k.target(target(t, c.proto), noon)
 			add := func(e event, ns int64) {
 				e.flow, e.kind, e.ns = s.id, answered, ns
@@ -127,12 +129,15 @@ func TestUsualOutlastsBurst(t *testing.T) {
 	check.Equal(t, s.probes[attribution.Here], 10*usualKept, "%d are this host's")
 }
 
-// The loop passes on how long it held a probe, how long the reply may have waited for it, and what the responder reports in its TLV.
+// The loop passes on how long it held a probe, how long the reply may have waited for it, and what the responder
+// reports in its TLV.
 func TestSlowEvent(t *testing.T) {
 	l := loopOf(t)
 	us := l.clock.Ticks(time.Microsecond)
-	codec := must.Get(probe.New(probe.Flow{Proto: probe.STAMP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
-		SrcPort: 61000, DstPort: 862, Run: 1, Size: 150, Test: probe.TestPacket{Ask: []probe.Ask{probe.AskTiming()}}}))(t)
+	codec := must.Get(probe.New(probe.Flow{Proto: probe.STAMP, Layer: probe.Datagram,
+		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		SrcPort: 61000, DstPort: 862, Run: 1, Size: 150, Test: probe.TestPacket{Ask: []probe.Ask{probe.AskTiming()}}}))(
+		t)
 	f := newFlow(0, codec, 8)
 	seq := f.nextNumber()
 	now := polling.TSC()

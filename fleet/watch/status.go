@@ -57,10 +57,12 @@ func (w *watch) status(now time.Time) *page.Status {
 	k := w.archive
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := &page.Status{Over: "Rebound · watch", Title: sanitize.Count(len(k.byName), "target"), Reload: "?every=10", Name: "target",
-		Columns:     []string{"since", fmt.Sprintf("now, %d s", now.Second())},
-		Foot:        "In each minute: p50 and p99, the maximum, and probes without a reply within the timeout. Times are UTC.",
-		ChangesFoot: fmt.Sprintf("The last %d changes of state since %s. The log has all.", keptChanges, w.start.UTC().Format("2006-01-02 15:04:05 UTC"))}
+	s := &page.Status{Over: "Rebound · watch", Title: sanitize.Count(len(k.byName), "target"), Reload: "?every=10",
+		Name:    "target",
+		Columns: []string{"since", fmt.Sprintf("now, %d s", now.Second())},
+		Foot:    "In each minute: p50 and p99, the maximum, and probes without a reply within the timeout. Times are UTC.",
+		ChangesFoot: fmt.Sprintf("The last %d changes of state since %s. The log has all.", keptChanges,
+			w.start.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	begun := now.Truncate(time.Minute)
 	for i := 1; i <= minutes; i++ {
 		s.Columns = append(s.Columns, begun.Add(-time.Duration(i)*time.Minute).UTC().Format("15:04"))
@@ -74,7 +76,8 @@ func (w *watch) status(now time.Time) *page.Status {
 	}
 	order := []string{"down", "silent", "not sent", "not probed", "starting", "up"}
 	slices.SortFunc(all, func(a, b *state) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, stateText(a)), slices.Index(order, stateText(b))), strings.Compare(a.Name(), b.Name()))
+		return cmp.Or(cmp.Compare(slices.Index(order, stateText(a)), slices.Index(order, stateText(b))),
+			strings.Compare(a.Name(), b.Name()))
 	})
 	for _, t := range all[:min(len(all), mostRows)] {
 		s.Rows = append(s.Rows, t.row())
@@ -93,16 +96,19 @@ func (w *watch) status(now time.Time) *page.Status {
 		s.Answer = "no target"
 	}
 	if n := k.withBadPaths(); n > 0 {
-		s.Alerts = append(s.Alerts, sanitize.Count(n, "target")+" with loss from some source ports only: equal-cost paths differ")
+		s.Alerts = append(s.Alerts, sanitize.Count(n, "target")+
+			" with loss from some source ports only: equal-cost paths differ")
 	}
 	if n := w.loop.events.dropped.Load(); n > 0 {
-		s.Alerts = append(s.Alerts, sanitize.Count(int64(n), "event")+" of the measuring loop not counted: this machine is overloaded")
+		s.Alerts = append(s.Alerts, sanitize.Count(int64(n), "event")+
+			" of the measuring loop not counted: this machine is overloaded")
 	}
 	if k.failing != nil {
 		s.Alerts = append(s.Alerts, "the log of the hour cannot be written: see the log of this program")
 	}
 	for _, c := range slices.Backward(k.changes) {
-		s.Changes = append(s.Changes, page.StatusChange{At: c.at, Name: sanitize.Text(c.name), Text: c.text, Detail: c.detail(), Bad: c.level >= slog.LevelWarn})
+		s.Changes = append(s.Changes, page.StatusChange{At: c.at, Name: sanitize.Text(c.name), Text: c.text,
+			Detail: c.detail(), Bad: c.level >= slog.LevelWarn})
 	}
 	return s
 }
@@ -173,7 +179,8 @@ func (s *state) row() page.StatusRow {
 	var changed []string
 	for _, stat := range compare.Stats(latency.BriefTable) {
 		if j, ok := s.verdicts[stat.String()]; ok && j.verdict > compare.Noise {
-			changed = append(changed, fmt.Sprintf("%s %s by %s", stat, j.verdict, latency.FormatNS(max(j.shift, -j.shift))))
+			changed = append(changed, fmt.Sprintf("%s %s by %s", stat, j.verdict,
+				latency.FormatNS(max(j.shift, -j.shift))))
 		}
 	}
 	if changed == nil {

@@ -85,7 +85,8 @@ func TestNewStat(t *testing.T) {
 	defer func() { latency.Stats = before }()
 	toys := latency.Stat{Name: "toys", In: latency.BriefTable, Of: func(*latency.Summary) float64 { return 7250 }}
 	latency.Stats = append(slices.Clip(before), toys)
-	s := &state{Target: outage(t).archive.byName["icmp:10.0.0.2"].Target, verdicts: map[string]judgement{"toys": {verdict: compare.Slower, shift: 7250}}}
+	s := &state{Target: outage(t).archive.byName["icmp:10.0.0.2"].Target,
+		verdicts: map[string]judgement{"toys": {verdict: compare.Slower, shift: 7250}}}
 	values := s.row().Values
 	check.Same(t, values[len(values)-1], []string{"toys slower by 7.250 µs"}, "%q")
 	r := synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 500, Runs: 10}.Report()
@@ -105,7 +106,8 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%s: %d values for %d columns", r.Name, len(r.Values), len(p.Columns))
 		}
 	}
-	check.Same(t, names, []string{"icmp:10.0.0.3 down", "icmp:10.0.0.4 silent", "icmp:no.example not probed", "icmp:10.0.0.2 up"}, "rows %q")
+	check.Same(t, names, []string{"icmp:10.0.0.3 down", "icmp:10.0.0.4 silent", "icmp:no.example not probed",
+		"icmp:10.0.0.2 up"}, "rows %q")
 	dead, good := p.Rows[0].Values, p.Rows[3].Values
 	for what, x := range map[string]struct{ got, want []string }{
 		"since when the target is down":   {dead[0], []string{"2026-11-22", "12:01:30"}},
@@ -124,8 +126,10 @@ func TestStatus(t *testing.T) {
 	for _, c := range p.Changes {
 		changes = append(changes, c.When()+" "+c.Name+" "+c.Text)
 	}
-	check.Same(t, changes, []string{"2026-11-22 12:01:33 UTC icmp:10.0.0.3 target is down", "2026-11-22 12:00:03 UTC icmp:10.0.0.4 target has not answered",
-		"2026-11-22 12:00:01 UTC icmp:10.0.0.3 target is up", "2026-11-22 12:00:01 UTC icmp:10.0.0.2 target is up"}, "changes %q")
+	check.Same(t, changes, []string{"2026-11-22 12:01:33 UTC icmp:10.0.0.3 target is down",
+		"2026-11-22 12:00:03 UTC icmp:10.0.0.4 target has not answered",
+		"2026-11-22 12:00:01 UTC icmp:10.0.0.3 target is up", "2026-11-22 12:00:01 UTC icmp:10.0.0.2 target is up"},
+		"changes %q")
 	get := func(path string) *httptest.ResponseRecorder {
 		h := httptest.NewRecorder()
 		s.ServeHTTP(h, httptest.NewRequest("GET", path, nil))
@@ -153,7 +157,8 @@ func TestStatus(t *testing.T) {
 func TestStatusNumbers(t *testing.T) {
 	s := newStepped(t)
 	log := new(bytes.Buffer)
-	s.archive = newArchive(time.Minute, nil, 0, noon, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s.archive = newArchive(time.Minute, nil, 0, noon, slog.New(
+		slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	s.archive.timeout = time.Second
 	of := s.archive.target(target(t, "10.0.0.2"), noon)
 	s.archive.found(of, "")
@@ -166,19 +171,24 @@ func TestStatusNumbers(t *testing.T) {
 		s.pass()
 	}
 	k := s.archive
-	k.report(of, &change{slog.LevelWarn, "probes cannot be sent", []any{"probes", 123_456, "packets", int64(1), "recovered_after", 90*time.Minute + 1500*time.Millisecond}})
-	k.report(of, &change{slog.LevelWarn, "slower than at this hour on previous days", []any{"shift", latency.FormatSigned(-3000), "days", 7, "p", 0.012_345_678}})
-	k.report(of, &change{slog.LevelWarn, "trace of the source port", []any{"source_port", uint16(49_152), "packets", 12}})
+	k.report(of, &change{slog.LevelWarn, "probes cannot be sent",
+		[]any{"probes", 123_456, "packets", int64(1), "recovered_after", 90*time.Minute + 1500*time.Millisecond}})
+	k.report(of, &change{slog.LevelWarn, "slower than at this hour on previous days",
+		[]any{"shift", latency.FormatSigned(-3000), "days", 7, "p", 0.012_345_678}})
+	k.report(of, &change{slog.LevelWarn, "trace of the source port",
+		[]any{"source_port", uint16(49_152), "packets", 12}})
 	s.pass()
 	for i := range 12_000 {
 		k.target(target(t, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)), noon)
 	}
 	var html bytes.Buffer
 	must.OK(t, page.WriteStatus(&html, s.status(s.now)))
-	check.Contains(t, html.String(), "12,000 not probed, 1 up", "probes 123,456, packets 1, recovered after 5,402 s", "p 0.0123", "source port 49152, packets 12", "recovered after 41.00 s")
+	check.Contains(t, html.String(), "12,000 not probed, 1 up", "probes 123,456, packets 1, recovered after 5,402 s",
+		"p 0.0123", "source port 49152, packets 12", "recovered after 41.00 s")
 	check.Contains(t, log.String(), "target is up again", "probes=123456")
 	message := regexp.MustCompile(`msg=("[^"]*"|\S+)`)
-	for _, f := range append(numbers.Others(html.String(), nil), numbers.Others(strings.Join(message.FindAllString(log.String(), -1), "\n"), nil)...) {
+	for _, f := range append(numbers.Others(html.String(), nil),
+		numbers.Others(strings.Join(message.FindAllString(log.String(), -1), "\n"), nil)...) {
 		t.Error(f)
 	}
 }
@@ -201,7 +211,8 @@ func TestStatusIsBounded(t *testing.T) {
 	for i := range mostRows + 5 {
 		s.archive.target(target(t, fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)), noon)
 	}
-	if p := s.status(s.now); len(p.Rows) != mostRows || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "6 more targets") {
+	if p := s.status(s.now); len(p.Rows) != mostRows || len(p.Notes) != 1 ||
+		!strings.Contains(p.Notes[0], "6 more targets") {
 		t.Errorf("%d rows, notes %q", len(p.Rows), p.Notes)
 	}
 }

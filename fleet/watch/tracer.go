@@ -21,8 +21,9 @@ const (
 	traceEvery       = 5 * time.Second // from the begin of one to the next, of all targets
 	traceTargetEvery = time.Minute     // of one target
 	mostWanted       = 256             // traces that wait for that; further ones are left out
-	traceSeq         = 0xffffff00      // sequence number of a trace's probes, plus the TTL: far from those of other probes
-	tracePoll        = 50              // ms between two looks at whether a probe reached the target
+	// sequence number of a trace's probes, plus the TTL: far from those of other probes
+	traceSeq  = 0xffffff00
+	tracePoll = 50 // ms between two looks at whether a probe reached the target
 )
 
 // wantedTrace is a path that lost probes.
@@ -95,7 +96,8 @@ func (k *archive) finishTrace(f *flow, i int, r trace.Result, err error) {
 		return
 	}
 	x := &s.paths.list[i]
-	c := change{slog.LevelWarn, "trace of the source port", []any{"source_port", x.port, "result", r.String(), "hops", r.Path(), "packets", r.Sent}}
+	c := change{slog.LevelWarn, "trace of the source port", []any{"source_port", x.port, "result", r.String(), "hops",
+		r.Path(), "packets", r.Sent}}
 	if err != nil {
 		c.text, c.args = "no trace of the source port", []any{"source_port", x.port, "error", err}
 	} else {
@@ -205,8 +207,8 @@ func (f *flow) trace(ctx context.Context, path int) (r trace.Result, err error) 
 	})
 }
 
-// answer interprets an ICMP error about a datagram to the flow's target. Errors about other probes than those of a trace
-// say nothing about the TTL, and are ignored if they quote enough to be recognised.
+// answer interprets an ICMP error about a datagram to the flow's target. Errors about other probes than those of a
+// trace say nothing about the TTL, and are ignored if they quote enough to be recognised.
 func (f *flow) answer(e *socket.ICMPError, run uint32) (a trace.Answer) {
 	a.Kind, a.From = trace.Unreachable, e.From
 	if e.TimeExceeded() {

@@ -58,8 +58,8 @@ func (h *health) missed(now time.Time, timeout time.Duration) *change {
 	return c
 }
 
-// notSent records a probe that this host could not send. Whether the target answers is unknown once that happens as often as losses
-// that mean that it is down.
+// notSent records a probe that this host could not send. Whether the target answers is unknown once that happens as
+// often as losses that mean that it is down.
 func (h *health) notSent(now time.Time, why error) *change {
 	h.missedThen = 0
 	if h.unsent++; h.unsent == 1 {
@@ -76,9 +76,11 @@ func (h *health) notSent(now time.Time, why error) *change {
 func (h *health) answered(now time.Time) (c *change) {
 	switch {
 	case h.stuck:
-		c = &change{nic.Notice, "probes are sent again, and answered", []any{"not_sent_since", h.blocked, "probes", h.unsent}}
+		c = &change{nic.Notice, "probes are sent again, and answered",
+			[]any{"not_sent_since", h.blocked, "probes", h.unsent}}
 	case h.down && h.heard:
-		c = &change{nic.Notice, "target is up again", []any{"down_since", h.since, "recovered_after", now.Sub(h.since).Round(time.Millisecond), "probes", h.silent}}
+		c = &change{nic.Notice, "target is up again", []any{"down_since", h.since, "recovered_after",
+			now.Sub(h.since).Round(time.Millisecond), "probes", h.silent}}
 	case !h.heard:
 		c = &change{slog.LevelInfo, "target is up", nil}
 	}
@@ -90,7 +92,8 @@ func (h *health) answered(now time.Time) (c *change) {
 	return c
 }
 
-// up reports whether the target answers. known is false before the outcome of its first probes, and while probes cannot be sent.
+// up reports whether the target answers. known is false before the outcome of its first probes, and while probes cannot
+// be sent.
 func (s *state) up() (up, known bool) {
 	h := &s.health
 	if !h.down && (h.stuck || !s.ready) {

@@ -21,7 +21,8 @@ import (
 // codecOf makes probes of 100 bytes from 10.0.0.1 to 10.0.0.2.
 func codecOf(t *testing.T, proto probe.Proto, run uint32) *probe.Codec {
 	t.Helper()
-	return must.Get(probe.New(probe.Flow{Proto: proto, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+	return must.Get(probe.New(probe.Flow{Proto: proto, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
+		Dst:     netip.MustParseAddr("10.0.0.2"),
 		SrcPort: 61000, DstPort: 7, Run: run, Size: 100}))(t)
 }
 
@@ -78,7 +79,8 @@ func TestStateChanges(t *testing.T) {
 	want("the first reply", `level=INFO msg="target is up" target=icmp:10.0.0.2`)
 	second(false, false)
 	second(false, false)
-	want("three probes without a reply", `level=WARN msg="target has not answered" target=icmp:10.0.0.3 since=2026-11-22T12:00:00.000Z probes=3`)
+	want("three probes without a reply",
+		`level=WARN msg="target has not answered" target=icmp:10.0.0.3 since=2026-11-22T12:00:00.000Z probes=3`)
 	second(true, false)
 	second(false, true)
 	second(false, false)
@@ -101,8 +103,8 @@ func TestStateChanges(t *testing.T) {
 	}
 }
 
-// Probes that this host cannot send are a state of their own: it is unknown whether the target answers, and it is not probed. It ends with a
-// reply, or when probes are sent and lost.
+// Probes that this host cannot send are a state of their own: it is unknown whether the target answers, and it is not
+// probed. It ends with a reply, or when probes are sent and lost.
 func TestNotSent(t *testing.T) {
 	now := noon
 	k, log := logged(nil)
@@ -126,7 +128,8 @@ func TestNotSent(t *testing.T) {
 		}
 		log.Reset()
 		if u, ok := s.up(); u != up || ok != known || s.probed() != probed || stateText(s) != text {
-			t.Errorf("%s: up %t known %t, probed %t, %s; want %t %t %t %s", when, u, ok, s.probed(), stateText(s), up, known, probed, text)
+			t.Errorf("%s: up %t known %t, probed %t, %s; want %t %t %t %s", when, u, ok, s.probed(), stateText(s), up,
+				known, probed, text)
 		}
 	}
 	bad := event{kind: unsent, why: unix.ENETDOWN}
@@ -215,7 +218,8 @@ func TestUnknownNeighbour(t *testing.T) {
 	m := newManager(w, nil)
 	for second := range 10 {
 		m.await(e, noon.Add(time.Duration(second)*time.Second))
-		if warned := strings.Count(log.String(), "level=WARN"); second == 0 && warned != 0 || second == 9 && warned != 1 {
+		if warned := strings.Count(log.String(), "level=WARN"); second == 0 && warned != 0 || second == 9 &&
+			warned != 1 {
 			t.Errorf("after %d s: %s", second, log.String())
 		}
 	}

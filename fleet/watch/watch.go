@@ -79,10 +79,11 @@ const (
 	soonEvery         = 200 * time.Millisecond
 	neighbourPatience = 3 * time.Second  // before an unknown MAC address is a warning
 	routeEvery        = 30 * time.Second // resolves names and paths again
-	garbage           = 25               // GOGC: memory stays small; most scrapes include a collection, which stops the loop for some microseconds
-	stopPatience      = 30 * time.Second
-	fewReplies        = 1000 // a second
-	smallRing         = 512  // an AF_XDP ring for them: nothing but replies to the watch gets into it
+	// GOGC: memory stays small; most scrapes include a collection, which stops the loop for some microseconds
+	garbage      = 25
+	stopPatience = 30 * time.Second
+	fewReplies   = 1000 // a second
+	smallRing    = 512  // an AF_XDP ring for them: nothing but replies to the watch gets into it
 )
 
 // Run watches until ctx is done. A value from hup means that all sources must be read again. It returns the error that
@@ -137,7 +138,8 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	defer func() { err = errors.Join(err, m.close()) }()
 	all := registry.New(collector{w})
 	if o.Push != nil {
-		w.pusher = push.New(push.Options{To: o.Push, Job: "rebound-watch", Instance: w.fleet.host(), Start: w.start, Gather: all.Gather, Log: o.Log})
+		w.pusher = push.New(push.Options{To: o.Push, Job: "rebound-watch", Instance: w.fleet.host(), Start: w.start,
+			Gather: all.Gather, Log: o.Log})
 	}
 	var pulse metrics.Pulse
 	healthy := func() error { return pulse.Check(time.Now(), w.loop.passes.Load()) }
@@ -167,7 +169,8 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	if err := <-pinned; err != nil {
 		return err
 	}
-	line := fmt.Sprintf("watching %s on core %d, %s probes a second to each", sanitize.Count(len(first), "target"), core.CPU, latency.FormatRate(1/o.Sources.Interval.Seconds()))
+	line := fmt.Sprintf("watching %s on core %d, %s probes a second to each", sanitize.Count(len(first), "target"),
+		core.CPU, latency.FormatRate(1/o.Sources.Interval.Seconds()))
 	fmt.Fprintln(stdout, line)
 	if err := manager.Ready(line); err != nil {
 		o.Log.Warn("cannot notify the service manager", "error", err)

@@ -81,8 +81,8 @@ func (w *wire) send(f *flow, path uint8, frame []byte) error {
 	return w.device.Send(frame)
 }
 
-// recv receives one message and finds its flow: n is 0 if there is no message, the flow nil if it belongs to none. origin is not None
-// if a socket received it from another address than the flow's target.
+// recv receives one message and finds its flow: n is 0 if there is no message, the flow nil if it belongs to none.
+// origin is not None if a socket received it from another address than the flow's target.
 func (w *planned) recv(buf []byte) (n int, at int64, f *flow, origin outcome.Reason, err error) {
 	if w.socket != nil {
 		s := w.socket
@@ -124,7 +124,8 @@ func (w *planned) recv(buf []byte) (n int, at int64, f *flow, origin outcome.Rea
 	return n, at, nil, origin, nil
 }
 
-// flowByRun returns the flow whose run's number is in the payload of a reply; STAMP has none. The ICMP or UDP header is at l4.
+// flowByRun returns the flow whose run's number is in the payload of a reply; STAMP has none. The ICMP or UDP header is
+// at l4.
 func (w *planned) flowByRun(b []byte, l4 int) *flow {
 	at := l4 + 8
 	if w.socket != nil && !w.echo {
@@ -136,7 +137,8 @@ func (w *planned) flowByRun(b []byte, l4 int) *flow {
 	return w.runs[binary.BigEndian.Uint32(b[at:])]
 }
 
-// flowByCopy returns the flow whose probe a STAMP reply on a socket copies: number and timestamp are those of a probe that is waiting.
+// flowByCopy returns the flow whose probe a STAMP reply on a socket copies: number and timestamp are those of a probe
+// that is waiting.
 func (w *planned) flowByCopy(b []byte) *flow {
 	if w.echo {
 		return nil

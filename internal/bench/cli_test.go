@@ -109,7 +109,8 @@ func TestDiagnosticsNeedVerbose(t *testing.T) {
 	rep := must.Get(report.Read(dir))(t)
 	var short, long strings.Builder
 	must.OK(t, errors.Join(printReport(&short, rep, false), printReport(&long, rep, true)))
-	if !strings.HasPrefix(short.String(), "round trip p50 ") || strings.Count(short.String(), "\n") > 12 || !strings.Contains(short.String(), "report "+dir) {
+	if !strings.HasPrefix(short.String(), "round trip p50 ") || strings.Count(short.String(), "\n") > 12 ||
+		!strings.Contains(short.String(), "report "+dir) {
 		t.Errorf("without -v:\n%s", &short)
 	}
 	if extra := strings.Count(long.String(), "\n") - strings.Count(short.String(), "\n"); extra < 3 {
@@ -120,11 +121,13 @@ func TestDiagnosticsNeedVerbose(t *testing.T) {
 // The tables of a sweep and of a search for a rate have a column for each place where frames were dropped, and for late
 // replies, if any row has a count. A place without a counter is unknown.
 func TestTablesShowPlacesOfLoss(t *testing.T) {
-	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(),
+		synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	tables := func() []string {
 		var sweep, search bytes.Buffer
 		found := &measure.SearchResult{Trials: []measure.Trial{{Counts: a.Counts}, {Counts: b.Counts}}}
-		must.OK(t, errors.Join(printSweep(&sweep, []*report.Report{a, b}), printSearch(&command.Env{Stdout: &search}, found, false)))
+		must.OK(t, errors.Join(printSweep(&sweep, []*report.Report{a, b}),
+			printSearch(&command.Env{Stdout: &search}, found, false)))
 		return []string{sweep.String(), search.String()}
 	}
 	for _, text := range tables() {
@@ -134,11 +137,13 @@ func TestTablesShowPlacesOfLoss(t *testing.T) {
 			}
 		}
 	}
-	a.Counts = report.Counts{Sent: 100, Received: 50, SendFailed: 11, DroppedHere: 12, DroppedHereCounted: true, RefusedThere: 13, RefusedThereCounted: true,
+	a.Counts = report.Counts{Sent: 100, Received: 50, SendFailed: 11, DroppedHere: 12, DroppedHereCounted: true,
+		RefusedThere: 13, RefusedThereCounted: true,
 		DroppedThere: 14, DroppedThereCounted: true, Late: 15}
 	b.Counts = report.Counts{Sent: 100, Received: 99, Lost: 1, LostUncertain: 1}
 	for _, text := range tables() {
-		for _, want := range []string{`p50 .* sent +lost +not sent +dropped here +refused there +dropped there +late `, `100 +0 +11 +12 +13 +14 +15 `,
+		for _, want := range []string{`p50 .* sent +lost +not sent +dropped here +refused there +dropped there +late `,
+			`100 +0 +11 +12 +13 +14 +15 `,
 			`100 +between 0 and 1 +0 +unknown +unknown +unknown +0 `} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("no %q in\n%s", want, text)
@@ -153,7 +158,8 @@ func TestOnTheWire(t *testing.T) {
 	for _, c := range []struct {
 		of   report.Traffic
 		want string
-	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672 Mbit/s on the wire with FCS, preamble and gap)"}, {report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704 Mbit/s on the wire with FCS, preamble and gap)"},
+	}{{report.Traffic{FrameSize: 60, Rate: 1e6}, " (672 Mbit/s on the wire with FCS, preamble and gap)"},
+		{report.Traffic{FrameSize: 60, Rate: 1e6, VLAN: 7}, " (704 Mbit/s on the wire with FCS, preamble and gap)"},
 		{report.Traffic{FrameSize: 60, Rate: 1e6, Transport: "message"}, ""}} {
 		check.Equal(t, onTheWire(&c.of), c.want, "%q")
 	}
@@ -161,7 +167,8 @@ func TestOnTheWire(t *testing.T) {
 
 // A sweep starts with its answer.
 func TestSweepAnswer(t *testing.T) {
-	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(),
+		synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	a.Label, b.Label, b.Counts.Lost = "1k/s", "10k/s", 3
 	var out bytes.Buffer
 	must.OK(t, printSweep(&out, []*report.Report{b, a}))
@@ -169,7 +176,8 @@ func TestSweepAnswer(t *testing.T) {
 	out.Reset()
 	must.OK(t, printSweep(&out, []*report.Report{b, a}))
 	check.Contains(t, out.String(), "\nwarning: 1k/s: this host could not keep to the rate asked for\n", " 0.4 ")
-	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
+	if first, _, _ := strings.Cut(out.String(), "\n"); !regexp.MustCompile(
+		`^p50 from \S+ µs \(1k/s\) to \S+ µs \(10k/s\); 1 of 2 points lost probes$`).MatchString(first) {
 		t.Errorf("the first line is %q", first)
 	}
 }
@@ -177,12 +185,15 @@ func TestSweepAnswer(t *testing.T) {
 // A search starts with its answer: for each size the rate, its round trips, and the limit above it. Warnings come
 // before the trials.
 func TestSearchAnswer(t *testing.T) {
-	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(), synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
+	small, big := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 100}.Report(),
+		synthetic.Link{Seed: 2, Median: 8000, Seconds: 1, Rate: 100}.Report()
 	dir := t.TempDir()
-	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir, big.Dir = 500_000, 60, filepath.Join(dir, "01-60"), filepath.Join(dir, "02-1514")
+	small.Traffic.Rate, small.Traffic.FrameSize, small.Dir, big.Dir = 500_000, 60, filepath.Join(dir, "01-60"),
+		filepath.Join(dir, "02-1514")
 	small.Notes = []string{measure.LimitNote + string(measure.Network), "the highest of the rates tried"}
 	big.Traffic.Rate, big.Traffic.FrameSize, big.Warnings = 80_000, 1514, []string{measure.CutShort}
-	found := &measure.SearchResult{Result: measure.Result{Reports: []*report.Report{small, big}}, Trials: []measure.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
+	found := &measure.SearchResult{Result: measure.Result{Reports: []*report.Report{small, big}},
+		Trials: []measure.Trial{{Rate: 1e6}, {Rate: 500_000, Passed: true}}}
 	var out bytes.Buffer
 	must.OK(t, printSearch(&command.Env{Stdout: &out}, found, false))
 	want := `^500,000 probes per second without loss at 60 bytes \(336 Mbit/s .*\): p50 \S+ µs, p99 \S+ µs; above that the limit is the network
@@ -190,11 +201,14 @@ func TestSearchAnswer(t *testing.T) {
 warning: interrupted by a signal.*
 
  *frame bytes +rate/s`
-	if !regexp.MustCompile(want).MatchString(out.String()) || !strings.Contains(out.String(), "\nreport "+small.Dir+"\nreport "+big.Dir+"\npage "+filepath.Join(dir, "index.html")+"\n") {
+	if !regexp.MustCompile(want).MatchString(out.String()) ||
+		!strings.Contains(out.String(), "\nreport "+small.Dir+"\nreport "+big.Dir+"\npage "+
+			filepath.Join(dir, "index.html")+"\n") {
 		t.Error(out.String())
 	}
 	out.Reset()
-	if err := printSearch(&command.Env{Stdout: &out}, &measure.SearchResult{Trials: []measure.Trial{{Rate: 1e6}}}, false); err != nil || !strings.HasPrefix(out.String(), "no rate without loss was found\n") {
+	if err := printSearch(&command.Env{Stdout: &out}, &measure.SearchResult{Trials: []measure.Trial{{Rate: 1e6}}},
+		false); err != nil || !strings.HasPrefix(out.String(), "no rate without loss was found\n") {
 		t.Error(out.String())
 	}
 }

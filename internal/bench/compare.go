@@ -18,9 +18,11 @@ const compareHelp = "usage: rebound-bench compare [flags] A B [C ...]\n\n" + com
 `
 
 func compareCommand(e *command.Env, args []string) error {
-	return comparison.Command(e, args, compareHelp, func(name string, o *foreign.Options) (*report.Report, []string, error) {
+	return comparison.Command(e, args, compareHelp, func(name string, o *foreign.Options) (*report.Report, []string,
+		error) {
 		if strings.HasPrefix(name, "prom:") {
-			return nil, nil, process.Usagef("%s: rebound-bench does not query a Prometheus: use rebound-watch compare", name)
+			return nil, nil, process.Usagef("%s: rebound-bench does not query a Prometheus: use rebound-watch compare",
+				name)
 		}
 		rep, err := foreign.Open(name, o)
 		return rep, nil, err

@@ -27,7 +27,8 @@ names and disappear with their processes.
 func demoCommand(e *command.Env, args []string) error {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	out := fs.String("out", "", "`FOLDER` for the reports (default out/demo-TIME)")
-	driver := fs.String("driver", "auto", "the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and then afxdp, or afpacket for an ordinary user")
+	driver := fs.String("driver", "auto",
+		"the responder's `DRIVER`: xdp, afxdp or afpacket; auto is xdp and then afxdp, or afpacket for an ordinary user")
 	rounds := fs.Int("rounds", 10, "rounds of each, alternating; nine or more for a verdict")
 	var each time.Duration
 	duration(fs, &each, "duration", time.Second, "`TIME` to measure in each round")
@@ -50,8 +51,9 @@ func demoCommand(e *command.Env, args []string) error {
 	if err := measure.Writable(*out, false); err != nil {
 		return err
 	}
-	o := measure.Plan{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out, SelfTest: 300 * time.Millisecond,
-		Paired: true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.Log, ProgressTo: e.Stderr}
+	o := measure.Plan{Duration: each, Warmup: 100 * time.Millisecond, Runs: *rounds, Core: -1, Out: *out,
+		SelfTest: 300 * time.Millisecond,
+		Paired:   true, Anonymous: *anonymous, Stop: new(atomic.Bool), Log: e.Log, ProgressTo: e.Stderr}
 	defer process.OnSignal(o.Stop)()
 	result, err := demo.Run(o, *driver, args, e.Stdout)
 	return errors.Join(err, printResult(e, result, true, false, *verbose))

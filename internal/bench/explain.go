@@ -24,7 +24,8 @@ the round trips themselves. Writes report.json and report.html of DIR again.
 
 func explainCommand(e *command.Env, args []string) error {
 	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
-	clockError := fs.Duration("clock-error", -1, "how far the hosts' clocks differ at most, such as 100us; needed only if the round trips do not show it")
+	clockError := fs.Duration("clock-error", -1,
+		"how far the hosts' clocks differ at most, such as 100us; needed only if the round trips do not show it")
 	if err := e.Parse(fs, args, explainHelp); err != nil {
 		return err
 	}
@@ -72,9 +73,11 @@ func explain(rep, responder *report.Report, clockError time.Duration) error {
 	if err := responder.ReadGaps(); err != nil {
 		return err
 	}
-	loop := &attribution.Loop{From: responder.Gaps.From, Missed: responder.Gaps.Missed, Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
+	loop := &attribution.Loop{From: responder.Gaps.From, Missed: responder.Gaps.Missed,
+		Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
 	for _, g := range responder.Gaps.All {
-		loop.Intervals = append(loop.Intervals, attribution.Interval{Start: g.Start, End: g.Start + g.Duration, Core: g.Core, Text: g.Text, Name: g.Name, Weak: g.Weak})
+		loop.Intervals = append(loop.Intervals, attribution.Interval{Start: g.Start, End: g.Start + g.Duration,
+			Core: g.Core, Text: g.Text, Name: g.Name, Weak: g.Weak})
 	}
 	return rep.Attribution.AddResponder(loop, rep.Main().Total.Count, int64(clockError))
 }

@@ -22,8 +22,9 @@ func program() *command.Program {
 			{Name: "demo", Line: "try it on this machine: responder and kernel, compared, in two network namespaces", Run: demoCommand},
 		},
 		Default: "run",
-		Moved: map[string]string{"watch": "rebound-watch TARGET ...", "matrix": "rebound-watch matrix", "suspects": "rebound-watch suspects",
-			"config": "rebound-watch config"},
+		Moved: map[string]string{"watch": "rebound-watch TARGET ...", "matrix": "rebound-watch matrix",
+			"suspects": "rebound-watch suspects",
+			"config":   "rebound-watch config"},
 		Values:  map[string][]string{"ab": {"name=", "target="}, "size": {"rfc2544"}}, // of flags that are not settings
 		SeeAlso: []string{"rebound-responder(8)", "rebound-watch(1)", "rebound-simnic(1)"}}
 }

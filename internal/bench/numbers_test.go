@@ -18,7 +18,8 @@ import (
 )
 
 // recorded matches lines that old reports have saved as text, and environments.
-var recorded = regexp.MustCompile(`^(note|warning): |^\d[\d.: -]*UTC|BOOT_IMAGE|MHz|GHz|Debian|/|--|^results|[0-9a-f]{2}:[0-9a-f]{2}:|^v?\d+\.\d+\.\d+|^\d{5,}$`)
+var recorded = regexp.MustCompile(
+	`^(note|warning): |^\d[\d.: -]*UTC|BOOT_IMAGE|MHz|GHz|Debian|/|--|^results|[0-9a-f]{2}:[0-9a-f]{2}:|^v?\d+\.\d+\.\d+|^\d{5,}$`)
 
 // All commands write numbers in one way.
 func TestOneWayToWriteNumbers(t *testing.T) {
@@ -45,8 +46,10 @@ func TestOneWayToWriteNumbers(t *testing.T) {
 		check("page", string(must.Get(os.ReadFile(filepath.Join(dirs[i], report.HTMLFile)))(t)), recorded.MatchString)
 	}
 	html := filepath.Join(dir, "c.html")
-	for _, args := range [][]string{append([]string{"report"}, dirs...), append([]string{"report", "-v"}, dirs...), append([]string{"compare"}, dirs...), append([]string{"compare", "-v"}, dirs...),
-		{"compare", "-html", html, dirs[0], dirs[2]}, {"compare", "-fail-if", "p50>+1%", dirs[0], dirs[2]}, {"history", "-out", html + ".history", dir}} {
+	for _, args := range [][]string{append([]string{"report"}, dirs...), append([]string{"report", "-v"}, dirs...),
+		append([]string{"compare"}, dirs...), append([]string{"compare", "-v"}, dirs...),
+		{"compare", "-html", html, dirs[0], dirs[2]}, {"compare", "-fail-if", "p50>+1%", dirs[0], dirs[2]},
+		{"history", "-out", html + ".history", dir}} {
 		var out, log bytes.Buffer
 		Run(args, &out, &log)
 		check(strings.Join(args[:2], " "), out.String(), nil)

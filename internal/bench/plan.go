@@ -78,12 +78,15 @@ func (o *runOptions) planAuto(percentile string, within time.Duration) error {
 	}
 	o.Duration, o.Looks = within, looks
 	at := func(slices int) time.Duration { return time.Duration(slices*len(o.Variants)) * o.Slice }
-	o.advice = fmt.Sprintf("a verdict at %s takes %s at the earliest (%s of each variant) and %s at most", st, latency.FormatDuration(at(looks[0])), sanitize.Count(looks[0], "slice"), latency.FormatDuration(at(looks[len(looks)-1])))
+	o.advice = fmt.Sprintf("a verdict at %s takes %s at the earliest (%s of each variant) and %s at most", st,
+		latency.FormatDuration(at(looks[0])), sanitize.Count(looks[0], "slice"),
+		latency.FormatDuration(at(looks[len(looks)-1])))
 	o.Enough = func(all []*report.Report) bool {
 		for _, p := range compare.Reports(all[0], all[1:]...).Pairs {
 			i := slices.IndexFunc(p.Rows, func(r compare.Row) bool { return r.Stat == st })
 			if i < 0 || p.Rows[i].Verdict <= compare.Noise {
-				fmt.Fprintf(o.ProgressTo, "no verdict at %s yet, after %s of %s of each variant\n", st, latency.FormatDuration(time.Duration(len(all[0].Runs))*o.Slice), latency.FormatDuration(within))
+				fmt.Fprintf(o.ProgressTo, "no verdict at %s yet, after %s of %s of each variant\n", st,
+					latency.FormatDuration(time.Duration(len(all[0].Runs))*o.Slice), latency.FormatDuration(within))
 				return false
 			}
 		}
@@ -110,14 +113,17 @@ func (o *runOptions) plan(c *runLine) error {
 		use := fmt.Sprintf("use -duration %v", length(st))
 		if p.Samples > 0 && p.Slices >= (compare.Plan{}).Needs(st) {
 			joined := p.Slices / (compare.Plan{}).Needs(st)
-			use += fmt.Sprintf(" or -rate %.0f", math.Floor(float64(st.Needs())/(1-schedule.Jitter)/float64(joined)/o.Slice.Seconds())+1)
+			use += fmt.Sprintf(" or -rate %.0f", math.Floor(
+				float64(st.Needs())/(1-schedule.Jitter)/float64(joined)/o.Slice.Seconds())+1)
 		}
 		switch {
 		case i == 0:
-			o.advice = fmt.Sprintf("no verdict is possible: it needs %d slices of each variant, and there are %d (%s)", p.Needs(st), p.Slices, use)
+			o.advice = fmt.Sprintf("no verdict is possible: it needs %d slices of each variant, and there are %d (%s)",
+				p.Needs(st), p.Slices, use)
 			return nil
 		case len(parts) == 0:
-			parts = append(parts, fmt.Sprintf("%s needs %d slices of each variant, and there are %d (%s)", st, p.Needs(st), p.Slices, use))
+			parts = append(parts, fmt.Sprintf("%s needs %d slices of each variant, and there are %d (%s)", st,
+				p.Needs(st), p.Slices, use))
 		default:
 			parts = append(parts, fmt.Sprintf("%s needs %d (%s)", st, p.Needs(st), use))
 		}
@@ -137,7 +143,8 @@ func (o *runOptions) planRuns() error {
 	}
 	var parts []string
 	for i, st := range compare.Stats(latency.AnswerText) {
-		longer := math.Ceil(float64(st.Needs())/each - 1e-9) // how many times as long a run must be to have enough samples alone
+		// how many times as long a run must be to have enough samples alone
+		longer := math.Ceil(float64(st.Needs())/each - 1e-9)
 		need := compare.MinRuns * int(longer)
 		if o.Runs >= need {
 			continue
@@ -147,7 +154,8 @@ func (o *runOptions) planRuns() error {
 			if o.Count > 0 {
 				return fmt.Sprintf("-runs %d -count %.0f", n, float64(n)*math.Ceil(float64(o.Count)*longer-1e-9))
 			}
-			return fmt.Sprintf("-runs %d -duration %v", n, time.Duration(float64(n)*float64(o.Duration)*longer).Round(time.Millisecond))
+			return fmt.Sprintf("-runs %d -duration %v", n, time.Duration(float64(n)*float64(o.Duration)*longer).Round(
+				time.Millisecond))
 		}
 		use := all(need, 1)
 		if longer > 1 {
@@ -159,7 +167,8 @@ func (o *runOptions) planRuns() error {
 		}
 	}
 	if len(parts) > 0 {
-		o.advice = fmt.Sprintf("%d runs: in a comparison with another report, a verdict at %s", o.Runs, strings.Join(parts, ", and at "))
+		o.advice = fmt.Sprintf("%d runs: in a comparison with another report, a verdict at %s", o.Runs,
+			strings.Join(parts, ", and at "))
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ func printResult(e *command.Env, r *measure.Result, paired, asJSON, verbose bool
 		if !paired && len(r.Reports) > 1 {
 			table = sweepOf(r.Reports)
 		}
-		return errors.Join(writeJSON(e.Stdout, r.Reports, nil, table), writeIndex(&command.Env{Stdout: io.Discard}, r.Reports, paired))
+		return errors.Join(writeJSON(e.Stdout, r.Reports, nil, table),
+			writeIndex(&command.Env{Stdout: io.Discard}, r.Reports, paired))
 	}
 	if paired && len(r.Reports) > 1 {
 		c := compare.Reports(r.Reports[0], r.Reports[1:]...)
@@ -59,13 +60,15 @@ func printResult(e *command.Env, r *measure.Result, paired, asJSON, verbose bool
 // writeIndex writes the page for several reports, index.html in their folder: their comparison, a ranking if there are
 // too many for that, or the curves of a sweep.
 func writeIndex(e *command.Env, all []*report.Report, paired bool) error {
-	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) { // a report that is not written cannot be linked to
+	// a report that is not written cannot be linked to
+	if len(all) < 2 || slices.ContainsFunc(all, func(r *report.Report) bool { return r.Dir == "" }) {
 		return nil
 	}
 	path := filepath.Join(filepath.Dir(all[0].Dir), "index.html")
 	var links []page.Link
 	for _, rep := range all {
-		links = append(links, page.Link{Name: rep.Name(), Href: url.PathEscape(filepath.Base(rep.Dir)) + "/" + report.HTMLFile})
+		links = append(links, page.Link{Name: rep.Name(), Href: url.PathEscape(filepath.Base(rep.Dir)) + "/" +
+			report.HTMLFile})
 	}
 	return e.WritePage(path, func(w io.Writer) error {
 		switch {
@@ -86,7 +89,8 @@ func writeIndex(e *command.Env, all []*report.Report, paired bool) error {
 // mostCompared is how many reports a comparison page shows, because their curves must be distinguishable.
 const mostCompared = 6
 
-// writeJSON prints reports for programs: each with its folder, which is empty if it could not be written. table is nil if there is none.
+// writeJSON prints reports for programs: each with its folder, which is empty if it could not be written. table is nil
+// if there is none.
 func writeJSON(w io.Writer, reports []*report.Report, trials []measure.Trial, table *page.Table) error {
 	type located struct {
 		Dir    string         `json:"dir"`
@@ -153,10 +157,12 @@ func printDiagnostics(w io.Writer, rep *report.Report) {
 		fmt.Fprintln(w, line)
 	}
 	if o := rep.Order; o != nil && o.LossPeriods > 0 {
-		fmt.Fprintf(w, "probes without a reply in a row: %s, the longest %s (RFC 3357)\n", sanitize.Count(o.LossPeriods, "time"), latency.FormatCount(o.LongestLoss))
+		fmt.Fprintf(w, "probes without a reply in a row: %s, the longest %s (RFC 3357)\n",
+			sanitize.Count(o.LossPeriods, "time"), latency.FormatCount(o.LongestLoss))
 	}
 	if o := rep.Order; o != nil && o.Extent > 0 {
-		fmt.Fprintf(w, "reordered: %s of the replies, by up to %s (RFC 4737)\n", latency.FormatShare(o.ReorderedRatio), sanitize.Count(o.Extent, "place"))
+		fmt.Fprintf(w, "reordered: %s of the replies, by up to %s (RFC 4737)\n", latency.FormatShare(o.ReorderedRatio),
+			sanitize.Count(o.Extent, "place"))
 	}
 	for _, n := range rep.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
@@ -177,7 +183,8 @@ func searchOf(trials []measure.Trial) *page.Table {
 	t := &page.Table{Kind: page.SearchTable}
 	for i := range trials {
 		trial := &trials[i]
-		t.Points = append(t.Points, page.Point{Size: trial.Size, Rate: trial.Rate, Counts: &trial.Counts, Summary: &trial.Summary, Verdict: trial.Why})
+		t.Points = append(t.Points, page.Point{Size: trial.Size, Rate: trial.Rate, Counts: &trial.Counts,
+			Summary: &trial.Summary, Verdict: trial.Why})
 	}
 	return t
 }
@@ -205,7 +212,8 @@ func printSweep(w io.Writer, all []*report.Report) error {
 func searchAnswer(r *measure.SearchResult) string {
 	var all []string
 	for _, rep := range r.Reports {
-		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: %s", latency.FormatRate(rep.Traffic.Rate), rep.Traffic.FrameSize, onTheWire(&rep.Traffic), page.Figures(rep, latency.NarrowTable))
+		text := fmt.Sprintf("%s probes per second without loss at %d bytes%s: %s", latency.FormatRate(rep.Traffic.Rate),
+			rep.Traffic.FrameSize, onTheWire(&rep.Traffic), page.Figures(rep, latency.NarrowTable))
 		for _, note := range rep.Notes {
 			if limit, ok := strings.CutPrefix(note, measure.LimitNote); ok {
 				text += "; above that the limit is " + limit

@@ -35,7 +35,8 @@ const anonymousHelp = "leave identifying data out of the report: host name, kern
 func reportCommand(e *command.Env, args []string) error {
 	fs := flag.NewFlagSet("report", flag.ContinueOnError)
 	anonymous := fs.Bool("anonymous", false, anonymousHelp+". It rewrites report.json, too")
-	far := fs.String("responder", "", "`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
+	far := fs.String("responder", "",
+		"`FOLDER` of the responder's own report of the same time (stats.report): how much of the tail its gaps can explain")
 	asJSON := fs.Bool("json", false, "print the reports as JSON, and write nothing")
 	verbose := fs.Bool("v", false, verboseHelp)
 	html := fs.String("html", "", "write the page to `FILE` and not into the report's folder")
@@ -50,7 +51,8 @@ func reportCommand(e *command.Env, args []string) error {
 		return reportJSON(e, fs.Args(), *anonymous, options)
 	}
 	if *html != "" && fs.NArg() > 1 {
-		return process.Usagef("-html: one page for %d reports (give one, or use rebound-bench compare -html)", fs.NArg())
+		return process.Usagef("-html: one page for %d reports (give one, or use rebound-bench compare -html)",
+			fs.NArg())
 	}
 	var responder *report.Report
 	if *far != "" {
@@ -113,13 +115,15 @@ func reportCommand(e *command.Env, args []string) error {
 	return failed
 }
 
-// ifWanted returns a write of the page at path that leaves a page that git tracks, or a read-only folder, alone and prints that.
+// ifWanted returns a write of the page at path that leaves a page that git tracks, or a read-only folder, alone and
+// prints that.
 func ifWanted(w io.Writer, path string, write func() error) func() error {
 	return func() (err error) {
 		if tracked(path) {
 			_, err = fmt.Fprintf(w, "page not written: git tracks %s (-html FILE writes it)\n", sanitize.Text(path))
 		} else if err = write(); errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
-			_, err = fmt.Fprintf(w, "page not written: %s is read-only (-html FILE writes it elsewhere)\n", sanitize.Text(filepath.Dir(path)))
+			_, err = fmt.Fprintf(w, "page not written: %s is read-only (-html FILE writes it elsewhere)\n",
+				sanitize.Text(filepath.Dir(path)))
 		}
 		return err
 	}
@@ -127,7 +131,8 @@ func ifWanted(w io.Writer, path string, write func() error) func() error {
 
 // tracked reports whether git tracks a file.
 func tracked(path string) bool {
-	return exec.Command("git", "-C", filepath.Dir(path), "ls-files", "--error-unmatch", "--", filepath.Base(path)).Run() == nil
+	return exec.Command("git", "-C", filepath.Dir(path), "ls-files", "--error-unmatch", "--",
+		filepath.Base(path)).Run() == nil
 }
 
 // reportFolders returns the folders of reports below dir, nil if it is itself a report, or has none.
@@ -163,7 +168,10 @@ func overview(e *command.Env, dir, html string, found []string) error {
 	path := cmp.Or(html, filepath.Join(dir, "index.html"))
 	fmt.Fprintln(e.Stdout, page.OverviewAnswer(items))
 	write := func() error {
-		return e.WritePage(path, func(w io.Writer) error { return page.Overview(w, sanitize.Count(len(items), "report"), items, nil) })
+		return e.WritePage(path, func(w io.Writer) error {
+			return page.Overview(w, sanitize.Count(len(items), "report"),
+				items, nil)
+		})
 	}
 	if html == "" {
 		write = ifWanted(e.Stdout, path, write)

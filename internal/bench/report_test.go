@@ -31,18 +31,21 @@ func TestTrackedPages(t *testing.T) {
 	must.OK(t, exec.Command("git", "-C", dir, "add", "index.html", "a").Run())
 	for i, of := range []string{dir, filepath.Join(dir, "a")} {
 		var out, log bytes.Buffer
-		if code := Run([]string{"report", of}, &out, &log); code != 0 || !strings.Contains(out.String(), "page not written: git tracks "+pages[i]+" (-html FILE writes it)\n") {
+		if code := Run([]string{"report", of}, &out, &log); code != 0 ||
+			!strings.Contains(out.String(), "page not written: git tracks "+pages[i]+" (-html FILE writes it)\n") {
 			t.Errorf("%s: exit %d\n%s%s", of, code, &out, &log)
 		}
 		if got := must.Get(os.ReadFile(pages[i]))(t); string(got) != "old" {
 			t.Errorf("%s was written", pages[i])
 		}
-		if code := Run([]string{"report", "-html", pages[i], of}, &out, &log); code != 0 || len(must.Get(os.ReadFile(pages[i]))(t)) < 1000 {
+		if code := Run([]string{"report", "-html", pages[i], of}, &out, &log); code != 0 ||
+			len(must.Get(os.ReadFile(pages[i]))(t)) < 1000 {
 			t.Errorf("%s: -html: exit %d\n%s%s", of, code, &out, &log)
 		}
 	}
 	var out, log bytes.Buffer
-	if code := Run([]string{"report", filepath.Join(dir, "b")}, &out, &log); code != 0 || !strings.Contains(out.String(), "\npage ") {
+	if code := Run([]string{"report", filepath.Join(dir, "b")}, &out, &log); code != 0 ||
+		!strings.Contains(out.String(), "\npage ") {
 		t.Errorf("a page that git does not track: exit %d\n%s%s", code, &out, &log)
 	}
 }

@@ -150,7 +150,8 @@ func runFlags(e *command.Env, args []string) (*runOptions, error) {
 }
 
 // flagsOf reads the flags of a command that measures. complete adds what the command implies.
-func flagsOf(e *command.Env, args []string, name, help, short string, complete func(*runOptions, *runLine) error) (*runOptions, error) {
+func flagsOf(e *command.Env, args []string, name, help, short string,
+	complete func(*runOptions, *runLine) error) (*runOptions, error) {
 	o := &runOptions{base: measure.Default(),
 		Plan: measure.Plan{Watch: true, Stop: new(atomic.Bool), Log: e.Log, ProgressTo: e.Stderr}}
 	o.Plan.Options.Log = e.Log
@@ -181,44 +182,59 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 	for _, r := range o.base.Rows() {
 		r.AddFlag(fs)
 	}
-	fs.BoolVar(&c.closed, "closed", false, "closed loop: send the next probe when the last one is answered (default unless "+
-		"-rate)")
-	fs.StringVar(&c.lossless, "lossless", "", "search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
-		"each trial lasts -duration (the RFC wants 60s)")
+	fs.BoolVar(&c.closed, "closed", false,
+		"closed loop: send the next probe when the last one is answered (default unless "+
+			"-rate)")
+	fs.StringVar(&c.lossless, "lossless", "",
+		"search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
+			"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating "+
 		"slices;\nkeys are name and the flags with a single value: target, port, size, driver, dscp, vlan, ...;\nthe last may "+
 		"be do=COMMAND, which runs before each slice of the variant", func(v string) error {
 		c.variants = append(c.variants, v)
 		return nil
 	})
-	duration(fs, &o.Duration, "duration", 0, "`TIME` to measure each target, variant or point of a sweep, of all its runs together (default 10s, unless -count)")
-	fs.Int64Var(&o.Count, "count", 0, "probes to measure each target or point of a sweep with, of all its runs together; 0 for no limit")
+	duration(fs, &o.Duration, "duration", 0,
+		"`TIME` to measure each target, variant or point of a sweep, of all its runs together (default 10s, unless -count)")
+	fs.Int64Var(&o.Count, "count", 0,
+		"probes to measure each target or point of a sweep with, of all its runs together; 0 for no limit")
 	duration(fs, &o.Warmup, "warmup", 200*time.Millisecond, "`TIME` to send before each run without counting")
-	fs.IntVar(&o.Runs, "runs", 0, "how many runs -duration or -count is divided into; they are saved separately in the report, to show the variation "+
-		"between them (default ten of at least 100ms or 1000\nprobes each, or more of at most 2.5s)")
-	duration(fs, &o.Slice, "slice", 0, "-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
-	fs.StringVar(&c.auto, "auto", "", "-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
+	fs.IntVar(&o.Runs, "runs", 0,
+		"how many runs -duration or -count is divided into; they are saved separately in the report, to show the variation "+
+			"between them (default ten of at least 100ms or 1000\nprobes each, or more of at most 2.5s)")
+	duration(fs, &o.Slice, "slice", 0,
+		"-ab: average length of one slice (default 250ms, or 1s with do=); each is up to 25 % longer or shorter")
+	fs.StringVar(&c.auto, "auto", "",
+		"-ab: measure until there is a verdict at `PERCENTILE`, like p99: for -auto-within at most, and not less than -duration")
 	duration(fs, &c.autoWithin, "auto-within", 10*time.Minute, "-auto: `TIME` to measure each variant at most")
 	duration(fs, &o.HookWithin, "do-within", 30*time.Second, "-ab: `TIME` limit for a do= command")
-	fs.StringVar(&o.Under, "under", "", "measure three times: before, during and after `COMMAND` (/bin/sh -c), such as a bulk transfer; the command runs on\nCPUs that do not measure, and is stopped when its phase ends")
-	fs.IntVar(&o.Core, "core", -1, "CPU to measure on, preferably an isolated one (default the last CPU available to this "+
-		"process)")
+	fs.StringVar(&o.Under, "under", "",
+		"measure three times: before, during and after `COMMAND` (/bin/sh -c), such as a bulk transfer; the command runs on\nCPUs that do not measure, and is stopped when its phase ends")
+	fs.IntVar(&o.Core, "core", -1,
+		"CPU to measure on, preferably an isolated one (default the last CPU available to this "+
+			"process)")
 	fs.BoolVar(&o.Isolate, "isolate", false, "move other work off that CPU during the measurement (see cpu.isolate in "+
 		"config.toml)")
 	fs.StringVar(&o.Out, "out", "", "`FOLDER` for the report, or for several in it (default out/bench-TIME)")
 	fs.BoolVar(&o.Replace, "replace", false, "replace an existing report in -out")
-	fs.BoolVar(&o.json, "json", false, "print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
+	fs.BoolVar(&o.json, "json", false,
+		"print the result as JSON: the reports as docs/report.schema.json describes them, each with its folder")
 	fs.BoolVar(&o.verbose, "v", false, verboseHelp)
-	fs.Var((*liveFlag)(o), "live", "show percentiles and loss of each second of the last minute while measuring; -live=`HOST:PORT` also serves\nthem as a page")
+	fs.Var((*liveFlag)(o), "live",
+		"show percentiles and loss of each second of the last minute while measuring; -live=`HOST:PORT` also serves\nthem as a page")
 	fs.BoolVar(&o.Raw, "raw", false, "also save individual round trips, the first million of each report (raw.csv.zst)")
 	fs.BoolVar(&o.Anonymous, "anonymous", false, anonymousHelp)
-	fs.BoolVar(&o.Timestamps, "timestamps", false, "save the kernel's and the card's timestamps as additional histograms, "+
-		"which show\nthis host's overhead. This adds some time per frame")
-	fs.BoolVar(&o.base.Explain, "explain", true, "attribute the slowest round trips to the responder's host, this host and the network; with -proto stamp the probes "+
-		"request\nthe responder's part (20 bytes more), if it reports it")
-	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond, "`TIME` to test the bench's core before measuring, 0 for none")
+	fs.BoolVar(&o.Timestamps, "timestamps", false,
+		"save the kernel's and the card's timestamps as additional histograms, "+
+			"which show\nthis host's overhead. This adds some time per frame")
+	fs.BoolVar(&o.base.Explain, "explain", true,
+		"attribute the slowest round trips to the responder's host, this host and the network; with -proto stamp the probes "+
+			"request\nthe responder's part (20 bytes more), if it reports it")
+	duration(fs, &o.SelfTest, "self-test", 500*time.Millisecond,
+		"`TIME` to test the bench's core before measuring, 0 for none")
 	c.device = setting.New(o.NIC.Settings()...)
-	c.device.Settings = slices.DeleteFunc(c.device.Settings, func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
+	c.device.Settings = slices.DeleteFunc(c.device.Settings,
+		func(n setting.Setting) bool { return slices.Contains(notInRun, n.Key) })
 	c.device.AddFlags(fs)
 	return c
 }

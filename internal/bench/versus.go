@@ -49,9 +49,11 @@ const versusHelp = "usage: rebound-bench versus A B [flags]\n\nAnswers which of 
 // versusProtocols are what both targets are measured with.
 var versusProtocols = []string{"icmp", "udp"}
 
-// versusFlags is the line of rebound-bench run that measures both targets with each protocol. silent says why a target does not echo on a
-// UDP port, "" if it does: without an echo, every slice would wait for -timeout. only says why UDP is left out, "" if it is not.
-func versusFlags(e *command.Env, args []string, silent func(target string, port int) string) (o *runOptions, targets []string, only string, err error) {
+// versusFlags is the line of rebound-bench run that measures both targets with each protocol. silent says why a target
+// does not echo on a UDP port, "" if it does: without an echo, every slice would wait for -timeout. only says why UDP
+// is left out, "" if it is not.
+func versusFlags(e *command.Env, args []string, silent func(target string, port int) string) (o *runOptions,
+	targets []string, only string, err error) {
 	o, err = flagsOf(e, args, "versus", versusHelp, versusShortHelp, func(o *runOptions, c *runLine) error {
 		targets = c.targets
 		for _, name := range []string{"target", "ab", "lossless", "under", "json"} {
@@ -64,7 +66,8 @@ func versusFlags(e *command.Env, args []string, silent func(target string, port 
 		}
 		measured := func(protocol, settings string) {
 			for _, target := range targets {
-				c.variants = append(c.variants, fmt.Sprintf("name=%s %s,target=%s%s", target, protocol, target, settings))
+				c.variants = append(c.variants, fmt.Sprintf("name=%s %s,target=%s%s", target, protocol, target,
+					settings))
 			}
 		}
 		c.targets = nil
@@ -78,7 +81,8 @@ func versusFlags(e *command.Env, args []string, silent func(target string, port 
 			for _, target := range targets {
 				if why := silent(target, port); why != "" {
 					only = fmt.Sprintf("%s does not echo UDP, %s", target, why)
-					e.Log.Warn("only ICMP is compared: "+only+" (set -port, or start a responder there)", "target", target)
+					e.Log.Warn("only ICMP is compared: "+only+" (set -port, or start a responder there)", "target",
+						target)
 					protocols = []string{"icmp"}
 					break
 				}
@@ -135,14 +139,16 @@ func silentUDP(target string, port int) string {
 	return why
 }
 
-// printVersus prints the answer and writes the page. only says why UDP was left out; all are the reports of both targets with one protocol, then with the next.
+// printVersus prints the answer and writes the page. only says why UDP was left out; all are the reports of both
+// targets with one protocol, then with the next.
 func printVersus(e *command.Env, targets []string, only string, all []*report.Report, verbose bool) (failed error) {
 	v := page.Versus{A: targets[0], B: targets[1], OnlyICMP: only}
 	for i := 0; i+1 < len(all); i += 2 {
 		part := page.VersusPart{Name: strings.ToUpper(all[i].Traffic.Protocol), C: compare.Reports(all[i], all[i+1])}
 		for _, r := range all[i : i+2] {
 			if r.Dir != "" {
-				part.Links = append(part.Links, page.Link{Name: r.Name(), Href: url.PathEscape(filepath.Base(r.Dir)) + "/" + report.HTMLFile})
+				part.Links = append(part.Links, page.Link{Name: r.Name(),
+					Href: url.PathEscape(filepath.Base(r.Dir)) + "/" + report.HTMLFile})
 			}
 		}
 		v.Parts = append(v.Parts, part)

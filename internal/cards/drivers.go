@@ -28,15 +28,19 @@ type driver struct {
 	lacks     []string         // settings that all others have
 	push      []setting.Choice // its own values of nic.push
 	socket    func(*Config) (nic.Device, error)
-	kernel    func(*Config) (*xdp.Device, error)                 // answers without a loop of ours
-	function  func(pci.Function, *Config) (nic.Device, error)    // owns the function, and closes it on error
-	messages  func(pci.Function, *Config) (nic.Messenger, error) // likewise, of a device that carries messages, not frames
-	beside    bool                                               // either also takes a verbs.Function, and leaves the device to the kernel's driver
-	available func(*verbs.Function) (how string, err error)      // how a device is used so, or why it cannot be; nil if that is not known
-	vendor    uint16                                             // of the PCI functions
-	supports  func(pci.ID) (name string, ok bool)                // whether function or messages drives a device of that ID, and its name
-	config    bool                                               // restores what vfio-pci does not let it write, through sysfs
-	page      string                                             // in docs: the first hour on a real card
+	kernel    func(*Config) (*xdp.Device, error)              // answers without a loop of ours
+	function  func(pci.Function, *Config) (nic.Device, error) // owns the function, and closes it on error
+	// likewise, of a device that carries messages, not frames
+	messages func(pci.Function, *Config) (nic.Messenger, error)
+	// either also takes a verbs.Function, and leaves the device to the kernel's driver
+	beside bool
+	// how a device is used so, or why it cannot be; nil if that is not known
+	available func(*verbs.Function) (how string, err error)
+	vendor    uint16 // of the PCI functions
+	// whether function or messages drives a device of that ID, and its name
+	supports func(pci.ID) (name string, ok bool)
+	config   bool   // restores what vfio-pci does not let it write, through sysfs
+	page     string // in docs: the first hour on a real card
 }
 
 // drivers are all there are; a driver is added by its row here.
@@ -58,7 +62,8 @@ var drivers = []driver{
 	{
 		name: "xdp",
 		has:  []string{"nic.generic_xdp", "nic.pin", "nic.down_limit"},
-		lacks: []string{"nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle", "respond.stamp_auth_ports", "respond.stamp_key",
+		lacks: []string{"nic.mtu", "respond.stamp_mode", "respond.stamp_sessions", "respond.stamp_idle",
+			"respond.stamp_auth_ports", "respond.stamp_key",
 			"respond.stamp_tlvs", "respond.stamp_timing", "respond.stamp_location", "respond.stamp_dscp", "respond.stamp_clock_error"},
 		doc: "an interface of the kernel, with an XDP program that answers in the kernel: no core polls, and [cpu] has no " +
 			"effect. Only answered or refused traffic is intercepted.",
@@ -71,7 +76,8 @@ var drivers = []driver{
 		doc:  "an Intel 82599 or X540, bound by `rebound-responder bind`, or a simulated one.",
 		has:  []string{"debug.skip_eeprom_check", "debug.link_mode", "debug.no_steering"},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(ixgbe.OpenWith(fn, c.Options, ixgbe.Options{SkipEEPROM: c.Debug.skipEEPROM, LinkMode: c.Debug.linkMode, NoSteering: c.Debug.noSteering}))
+			return opened(ixgbe.OpenWith(fn, c.Options, ixgbe.Options{SkipEEPROM: c.Debug.skipEEPROM,
+				LinkMode: c.Debug.linkMode, NoSteering: c.Debug.noSteering}))
 		},
 		vendor: 0x8086, supports: ixgbe.Supports, page: "82599.md",
 	},
@@ -85,8 +91,9 @@ var drivers = []driver{
 			{Name: "header", Doc: "mlx5: the headers in the work queue entry, and a pointer to the frame"},
 		},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline, NoSteering: c.Debug.noSteering,
-				Dedicated: c.Dedicated}))
+			return opened(mlx5.Open(fn, c.Options, mlx5.Options{Push: c.Push, MaxInline: c.MaxInline,
+				NoSteering: c.Debug.noSteering,
+				Dedicated:  c.Dedicated}))
 		},
 		beside: true, available: mlx5.Available,
 		vendor: 0x15b3, supports: mlx5.Supports, page: "mlx5.md",
@@ -109,23 +116,27 @@ var drivers = []driver{
 	},
 	{
 		name: "ena",
-		has:  []string{"nic.push", "nic.push_max", "debug.host_version", "debug.os_type", "debug.vector", "debug.omit_meta"},
+		has: []string{"nic.push", "nic.push_max", "debug.host_version", "debug.os_type", "debug.vector",
+			"debug.omit_meta"},
 		doc:  "an Amazon ENA, bound the same way.",
 		push: []setting.Choice{{Name: "llq", Doc: "ena: low-latency queues, or an error if the device has none"}},
 		function: func(fn pci.Function, c *Config) (nic.Device, error) {
-			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline, Debug: c.Debug.ena}))
+			return opened(ena.Open(fn, c.Options, ena.Options{Push: c.Push, MaxInline: c.MaxInline,
+				Debug: c.Debug.ena}))
 		},
 		vendor: 0x1d0f, supports: ena.Supports, page: "ena.md",
 	},
 	{
 		name: "efa",
 		has:  []string{"nic.push", "nic.push_max", "nic.qkey", "respond.handover", "respond.stamp_messages"},
-		lacks: []string{"nic.mac", "respond.addresses", "respond.udp_ports", "respond.vlans", "respond.stamp_ports", "respond.stamp_auth_ports",
+		lacks: []string{"nic.mac", "respond.addresses", "respond.udp_ports", "respond.vlans", "respond.stamp_ports",
+			"respond.stamp_auth_ports",
 			"guard.checksum_bytes", "guard.loop"},
 		doc: "an Amazon EFA, beside the kernel's efa driver (module ib_uverbs; no privileges), or bound the same way. It carries " +
 			"messages instead of frames: respond.addresses must be empty, and clients connect through respond.handover.",
 		messages: func(fn pci.Function, c *Config) (nic.Messenger, error) {
-			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, MaxInline: c.MaxInline, QKey: c.QKey, Services: c.Services})
+			d, err := efa.Open(fn, c.Options, efa.Options{Push: c.Push, MaxInline: c.MaxInline, QKey: c.QKey,
+				Services: c.Services})
 			if err != nil {
 				return nil, err
 			}
@@ -161,7 +172,11 @@ func Drivers() []string {
 
 // Senders are the values of nic.driver with which a program can send.
 func Senders() []string {
-	return slices.DeleteFunc(Drivers(), func(name string) bool { d := byName(name); return d != nil && d.kernel != nil })
+	return slices.DeleteFunc(Drivers(), func(name string) bool {
+		d := byName(name)
+		return d != nil &&
+			d.kernel != nil
+	})
 }
 
 // For restricts settings to the drivers that have them: those listed in a setting's row, drivers on the device only, or
@@ -213,7 +228,8 @@ func (d *driver) hasSetting(key string) bool {
 	case slices.Contains(d.lacks, key):
 		return false
 	}
-	return slices.Contains(d.has, key) || !slices.ContainsFunc(drivers, func(d driver) bool { return slices.Contains(d.has, key) })
+	return slices.Contains(d.has, key) || !slices.ContainsFunc(drivers,
+		func(d driver) bool { return slices.Contains(d.has, key) })
 }
 
 func byName(name string) *driver {

@@ -37,7 +37,8 @@ func KernelTable() string {
 	var b strings.Builder
 	b.WriteString("| Driver | Way | Needs Linux | Tried on |\n|---|---|---|---|\n")
 	for _, k := range kernels {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.ReplaceAll(k.drivers, ", ", "`, `"), k.way, k.need(), k.tries())
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.ReplaceAll(k.drivers, ", ", "`, `"), k.way, k.need(),
+			k.tries())
 	}
 	return b.String()
 }
@@ -56,7 +57,8 @@ func (k *kernel) tries() string {
 	return k.tried + " (" + k.how + ")"
 }
 
-// ListKernels writes the same table for a terminal. release is that of the running kernel: a way that it is too old for is marked.
+// ListKernels writes the same table for a terminal. release is that of the running kernel: a way that it is too old for
+// is marked.
 func ListKernels(out io.Writer, release string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "DRIVER\tWAY\tNEEDS LINUX (THIS IS %s)\tTRIED ON\n", release)

@@ -21,8 +21,8 @@ import (
 // simulated is the prefix of a device that simnic serves.
 const simulated = "vfio-user:"
 
-// IsPCIDevice reports whether device is a PCI function ("0000:03:00.0"), also by the name of its RDMA device ("rdmap0s6"), or a
-// simulated one ("vfio-user:PATH"), and not a network interface, whose name has no colon.
+// IsPCIDevice reports whether device is a PCI function ("0000:03:00.0"), also by the name of its RDMA device
+// ("rdmap0s6"), or a simulated one ("vfio-user:PATH"), and not a network interface, whose name has no colon.
 func IsPCIDevice(device string) bool {
 	_, err := pci.ParseAddress(device)
 	return err == nil || strings.HasPrefix(device, simulated) || isRDMA(device)
@@ -54,7 +54,8 @@ func (c *Config) Beside() bool {
 	return d != nil && d.beside && c.Observe == nil // a probe reads registers
 }
 
-// BesideInterface returns the interface of a device that Open uses beside the kernel's driver, "" if it is not or carries no frames.
+// BesideInterface returns the interface of a device that Open uses beside the kernel's driver, "" if it is not or
+// carries no frames.
 func (c *Config) BesideInterface() string {
 	f, err := verbs.Find(c.Device)
 	switch all := f.Function.Interfaces; {
@@ -67,7 +68,8 @@ func (c *Config) BesideInterface() string {
 	return ""
 }
 
-// BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and how it does, or why it cannot.
+// BesideKernel returns the driver that can use a device beside the kernel's driver, "" if there is none, and how it
+// does, or why it cannot.
 func BesideKernel(device string) (name, how string, why error) {
 	f, err := verbs.Find(device)
 	if err != nil {
@@ -100,8 +102,8 @@ func Modprobe(driver string) string {
 	return "modprobe -a " + driver + " ib_uverbs"
 }
 
-// Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then write to
-// any memory.
+// Open opens c.Device. Without an IOMMU it fails for a PCI function unless UnsafeNoIOMMU is set: the device may then
+// write to any memory.
 func (c *Config) Open() (nic.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
@@ -114,7 +116,8 @@ func (c *Config) Open() (nic.Device, error) {
 		if d, ok := port.(nic.Device); ok {
 			return d, nil
 		}
-		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver), port.Close())
+		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver),
+			port.Close())
 	}
 	if err := (&driver{}).checkPush(c.Push); err != nil {
 		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
@@ -165,12 +168,16 @@ func (c *Config) Choose(core bool) (name, why string) {
 	}
 	defer i.Close()
 	if name, _, err := BesideKernel(c.Device); err == nil && !CarriesMessages(name) {
-		return name, fmt.Sprintf("a core is dedicated, and the card of interface %s can be used beside the kernel's driver", i.Name)
+		return name, fmt.Sprintf(
+			"a core is dedicated, and the card of interface %s can be used beside the kernel's driver", i.Name)
 	} else if name != "" {
-		c.Log.Info("the card cannot be used beside the kernel's driver", "device", c.Device, "driver", name, "reason", err)
+		c.Log.Info("the card cannot be used beside the kernel's driver", "device", c.Device, "driver", name, "reason",
+			err)
 	}
 	if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.ZeroCopy) {
-		return "xdp", fmt.Sprintf("a core is dedicated, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name, f)
+		return "xdp", fmt.Sprintf(
+			"a core is dedicated, but interface %s shares no memory with AF_XDP sockets (its XDP features: %v)", i.Name,
+			f)
 	}
 	return "afxdp", "a core is dedicated, and the interface shares memory with AF_XDP sockets (zero copy)"
 }
@@ -195,7 +202,8 @@ func (c *Config) OpenMessenger() (nic.Messenger, error) {
 	if m, ok := port.(nic.Messenger); ok {
 		return m, nil
 	}
-	return nil, errors.Join(fmt.Errorf("%s: driver %s carries frames, not messages", c.Device, port.Info().Driver), port.Close())
+	return nil, errors.Join(fmt.Errorf("%s: driver %s carries frames, not messages", c.Device, port.Info().Driver),
+		port.Close())
 }
 
 // openSocket uses AF_XDP if kernel, interface and rights allow it, and AF_PACKET otherwise or if the interface is
@@ -236,8 +244,10 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
 	}
 	if beside := verbs.Of(fn); beside != nil && (!d.beside || c.Observe != nil) {
-		return nil, errors.Join(fmt.Errorf("%s %s: %w beside the kernel's driver (rebound-responder bind %s, and use that address)", d.name, c.Device,
-			errors.ErrUnsupported, beside.Function.Address), fn.Close())
+		return nil, errors.Join(
+			fmt.Errorf("%s %s: %w beside the kernel's driver (rebound-responder bind %s, and use that address)", d.name,
+				c.Device,
+				errors.ErrUnsupported, beside.Function.Address), fn.Close())
 	}
 	if c.Observe != nil {
 		fn = c.Observe(fn)
@@ -279,8 +289,8 @@ type messenger struct {
 
 type modelled struct{ fn pci.Function }
 
-// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any other
-// port.
+// Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any
+// other port.
 func Transactions(port nic.Port) (map[string]int64, error) {
 	if c, ok := port.(interface {
 		transactions() (map[string]int64, error)

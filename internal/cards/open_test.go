@@ -22,7 +22,8 @@ func TestSocketDoesNotPush(t *testing.T) {
 		}
 		must.OK(t, table.Apply())
 		c.Log = slog.New(slog.DiscardHandler)
-		check.Fails(t, driver+" with nic.push = llq", check.Err(c.Open()), nil, `push mode "llq": want one of auto, off: a socket`)
+		check.Fails(t, driver+" with nic.push = llq", check.Err(c.Open()), nil,
+			`push mode "llq": want one of auto, off: a socket`)
 	}
 }
 
@@ -52,14 +53,17 @@ func TestFits(t *testing.T) {
 // supported and refused.
 func TestNotSupported(t *testing.T) {
 	for id, want := range map[pci.ID]string{
-		{Vendor: 0x8086, Device: 0x1563}: "X550-T2 (8086:1563) is not supported", {Vendor: 0x8086, Device: 0x10ed}: "82599 virtual function",
+		{Vendor: 0x8086, Device: 0x1563}: "X550-T2 (8086:1563) is not supported",
+		{Vendor: 0x8086, Device: 0x10ed}: "82599 virtual function",
 		{Vendor: 0x15b3, Device: 0x1023}: "ConnectX-8", {Vendor: 0x15b3, Device: 0x1004}: "ConnectX-3 virtual function",
-		{Vendor: 0x15b3, Device: 0x1011}: "has InfiniBand only", {Vendor: 0x8086, Device: 0x151c}: "no driver for the PHY",
+		{Vendor: 0x15b3, Device: 0x1011}: "has InfiniBand only",
+		{Vendor: 0x8086, Device: 0x151c}: "no driver for the PHY",
 	} {
 		check.Fails(t, want, NotSupported(id), nic.ErrNoDevice, want, "nic.driver auto, xdp or afxdp")
 	}
 	for _, device := range []uint16{0x10f9, 0x1514, 0x1517, 0x152a} {
-		check.Equal(t, DriverFor(pci.ID{Vendor: 0x8086, Device: device}), "ixgbe", fmt.Sprintf("8086:%04x: driver ", device)+"%q")
+		check.Equal(t, DriverFor(pci.ID{Vendor: 0x8086, Device: device}), "ixgbe",
+			fmt.Sprintf("8086:%04x: driver ", device)+"%q")
 	}
 	check.Equal(t, DriverFor(pci.ID{Vendor: 0x1d0f, Device: 0x0051}), "ena", "1d0f:0051: driver %q")
 	for _, r := range refused {
@@ -76,5 +80,6 @@ func TestInterfaceWithoutCard(t *testing.T) {
 	c := Config{Driver: "mlx5"}
 	c.Device, c.Log = "lo", slog.New(slog.DiscardHandler)
 	check.Fails(t, "Open", check.Err(c.Open()), nic.ErrNoDevice, "the kernel has no RDMA device for this interface")
-	check.Fails(t, "OpenAnswerer", check.Err(c.OpenAnswerer()), nic.ErrNoDevice, "the kernel has no RDMA device for this interface")
+	check.Fails(t, "OpenAnswerer", check.Err(c.OpenAnswerer()), nic.ErrNoDevice,
+		"the kernel has no RDMA device for this interface")
 }

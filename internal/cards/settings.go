@@ -26,14 +26,16 @@ type Config struct {
 	MaxInline     int    // the longest frame in bytes that is pushed whole; 0 for the card's maximum
 	Port          int    // of a card with several ports on one PCI function; 0 for the first
 	XDP           afxdp.Options
-	Pin           string                          // xdp: the name under which its program stays
-	UnsafeNoIOMMU bool                            // PCI functions: open without an IOMMU too
-	Shared        bool                            // "auto": the host uses the interface, so no XDP program should be attached and detached
-	QKey          uint32                          // efa: of all queue pairs; 0 for the driver's own
-	Observe       func(pci.Function) pci.Function // wraps the function that the driver gets; nil for the function itself
-	Dedicated     []netip.Addr                    // mlx5, mlx4 beside the kernel's driver: addresses that exist for the responder alone
-	Services      []nic.Service                   // efa: the queue pairs of each queue; nil for the driver's own
-	Debug         Debug
+	Pin           string // xdp: the name under which its program stays
+	UnsafeNoIOMMU bool   // PCI functions: open without an IOMMU too
+	// "auto": the host uses the interface, so no XDP program should be attached and detached
+	Shared  bool
+	QKey    uint32                          // efa: of all queue pairs; 0 for the driver's own
+	Observe func(pci.Function) pci.Function // wraps the function that the driver gets; nil for the function itself
+	// mlx5, mlx4 beside the kernel's driver: addresses that exist for the responder alone
+	Dedicated []netip.Addr
+	Services  []nic.Service // efa: the queue pairs of each queue; nil for the driver's own
+	Debug     Debug
 }
 
 // Debug is the section [debug] of config.toml.
@@ -60,28 +62,34 @@ func (c *Config) DebugSettings() []setting.Setting {
 	}
 	flag := func(key string, to *bool, doc string) setting.Setting { return setting.Bool(key, to, false, doc) }
 	return For([]setting.Setting{
-		setting.Parsed("debug.host_version", &d.ena.HostVersion, "auto", number(0xFFFFFF), "The major version of the driver in the host information. Some firmware accepts only 2, which is the default."),
-		setting.Parsed("debug.os_type", &d.ena.OSType, "auto", number(255), "The operating system in the host information: 1 Linux, which is auto, 2 Windows, 3 DPDK, "+
-			"4 FreeBSD, 5 iPXE."),
+		setting.Parsed("debug.host_version", &d.ena.HostVersion, "auto", number(0xFFFFFF),
+			"The major version of the driver in the host information. Some firmware accepts only 2, which is the default."),
+		setting.Parsed("debug.os_type", &d.ena.OSType, "auto", number(255),
+			"The operating system in the host information: 1 Linux, which is auto, 2 Windows, 3 DPDK, "+
+				"4 FreeBSD, 5 iPXE."),
 		flag("debug.vector", &d.ena.Vector, "Create completion queues with interrupt vector 0 instead of all ones."),
-		flag("debug.omit_meta", &d.ena.OmitMeta, "Push frames without a meta descriptor, unless the device announces that it needs one. Newer devices need it unannounced."),
-		flag("debug.skip_eeprom_check", &d.skipEEPROM, "Use a card whose EEPROM has a wrong checksum. Its address and link mode may be wrong."),
+		flag("debug.omit_meta", &d.ena.OmitMeta,
+			"Push frames without a meta descriptor, unless the device announces that it needs one. Newer devices need it unannounced."),
+		flag("debug.skip_eeprom_check", &d.skipEEPROM,
+			"Use a card whose EEPROM has a wrong checksum. Its address and link mode may be wrong."),
 		setting.Parsed("debug.link_mode", &d.linkMode, "auto", func(text string) (string, error) {
 			if text != "auto" && (len(text) != 1 || text < "0" || text > "7") {
 				return "", fmt.Errorf("%q is neither auto nor a Link Mode Select (\"0\" to \"7\")", text)
 			}
 			return text, nil
 		}, "The 82599's Link Mode Select (AUTOC.LMS): \"0\" 1 Gb/s, \"1\" 10 Gb/s on four lanes, \"3\" SFI, \"4\" KX/KX4/KR; auto is SFI on SFP+ cards, elsewhere the EEPROM's."),
-		flag("debug.no_steering", &d.noSteering, "Let every frame in, to the first queue, without filters by address and without RSS. mlx4: the port's table of "+
-			"addresses steers frames instead of rules."),
+		flag("debug.no_steering", &d.noSteering,
+			"Let every frame in, to the first queue, without filters by address and without RSS. mlx4: the port's table of "+
+				"addresses steers frames instead of rules."),
 	})
 }
 
 // Settings is the section [nic] of config.toml.
 func (c *Config) Settings() []setting.Setting {
 	names := []setting.Choice{}
-	push := []setting.Choice{{Name: "auto", Doc: "the best method of the card, tested at start and shown in the log and in " +
-		"reports"}}
+	push := []setting.Choice{
+		{Name: "auto", Doc: "the best method of the card, tested at start and shown in the log and in " +
+			"reports"}}
 	for _, d := range drivers {
 		names = append(names, setting.Choice{Name: d.name, Doc: d.doc})
 		for _, p := range d.push {
@@ -94,7 +102,8 @@ func (c *Config) Settings() []setting.Setting {
 		Doc: "for a PCI function, the driver of its ID. For an interface, xdp. If a core is dedicated to it (cpu.cores, or an " +
 			"isolated core): mlx5 if the card can be used beside the kernel's driver, afxdp if the interface's driver supports zero copy. If that is not available, it falls " +
 			"back to afxdp, then afpacket. The log shows the choice and the reason."})
-	push = append(push, setting.Choice{Name: "off", Doc: "descriptors and frames stay in host memory, and the card fetches them"})
+	push = append(push, setting.Choice{Name: "off",
+		Doc: "descriptors and frames stay in host memory, and the card fetches them"})
 
 	return For([]setting.Setting{
 		setting.OneOf("nic.driver", &c.Driver, "auto", names, "The driver:"),
@@ -116,7 +125,8 @@ func (c *Config) Settings() []setting.Setting {
 		setting.Range("nic.push_max", &c.MaxInline, 1, 1024, 0, "the card's maximum",
 			"The longest frame in bytes that is pushed completely. ena: up to 96 uses 128-byte entries; efa: up to 32 uses 64-byte "+
 				"entries.").In("nic.push!=off"),
-		setting.Range("nic.port", &c.Port, 1, 2, 0, "the first", "The port of the card.").Flag("card-port", ""), // -port is UDP's
+		// -port is UDP's
+		setting.Range("nic.port", &c.Port, 1, 2, 0, "the first", "The port of the card.").Flag("card-port", ""),
 		setting.Parsed("nic.mac", &c.MAC, "", parseStation,
 			"The MAC address to answer from; empty is the device's own. Many virtual networks deliver only to the device's own. "+
 				"afpacket: with a different address the kernel drops its copy of each request early. On veth this removed two thirds "+

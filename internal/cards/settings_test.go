@@ -15,12 +15,14 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// Each setting that a row lists exists, and names that driver; drivers that answer in the kernel have none of a loop on a core.
+// Each setting that a row lists exists, and names that driver; drivers that answer in the kernel have none of a loop on
+// a core.
 func TestSettingsOfDrivers(t *testing.T) {
 	var c Config
-	table := setting.New(append(append(c.Settings(), c.DebugSettings()...), For([]setting.Setting{{Key: "cpu.priority", Doc: "Priority."}, {Key: "log.level", Doc: "Level."},
-		{Key: "respond.handover", Doc: "Address."}, {Key: "respond.stamp_messages", Doc: "Messages."},
-		{Key: "nic.down_limit", Doc: "Limit."}})...)...)
+	table := setting.New(append(append(c.Settings(), c.DebugSettings()...),
+		For([]setting.Setting{{Key: "cpu.priority", Doc: "Priority."}, {Key: "log.level", Doc: "Level."},
+			{Key: "respond.handover", Doc: "Address."}, {Key: "respond.stamp_messages", Doc: "Messages."},
+			{Key: "nic.down_limit", Doc: "Limit."}})...)...)
 	for _, d := range drivers {
 		for _, key := range d.has {
 			if s := table.Find(key); s == nil || !slices.Contains(s.Drivers, d.name) {
@@ -48,11 +50,13 @@ func TestSettingsOfDrivers(t *testing.T) {
 // driver's package uses those of nic.Options.
 func TestDriversReadTheirSettings(t *testing.T) {
 	rows := must.Get(os.ReadFile("drivers.go"))(t)
-	value := map[string]string{"nic.mac": "02:00:00:00:00:07", "nic.pin": "x", "nic.qkey": "7", "nic.ring_size": "64", "nic.mtu": "1400", "nic.push": "off", "nic.port": "2",
+	value := map[string]string{"nic.mac": "02:00:00:00:00:07", "nic.pin": "x", "nic.qkey": "7", "nic.ring_size": "64",
+		"nic.mtu": "1400", "nic.push": "off", "nic.port": "2",
 		"debug.link_mode": "3"}
 	var c Config
 	for _, s := range slices.Concat(c.Settings(), c.DebugSettings()) {
-		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" { // which driver, for package pci
+		// which driver, for package pci
+		if s.Key == "nic.driver" || s.Key == "nic.device" || s.Key == "nic.unsafe_no_iommu" {
 			continue
 		}
 		set := value[s.Key]
@@ -92,7 +96,8 @@ func TestDriversReadTheirSettings(t *testing.T) {
 			if i := strings.LastIndex(field, "."); i > 0 { // XDP.Generic, or all of XDP
 				section = field[:i]
 			}
-			if !strings.Contains(row, "c."+field) && !strings.Contains(row, "c."+section+")") && !strings.Contains(row, "c."+section+"}") {
+			if !strings.Contains(row, "c."+field) && !strings.Contains(row, "c."+section+")") &&
+				!strings.Contains(row, "c."+section+"}") {
 				t.Errorf("%s sets Config.%s, which the row of driver %s does not pass on", s.Key, field, d.name)
 			}
 		}

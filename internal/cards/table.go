@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Table returns the table of PCI functions in docs/cards/drivers.md: each driver on the device with the IDs and names of its
-// functions.
+// Table returns the table of PCI functions in docs/cards/drivers.md: each driver on the device with the IDs and names
+// of its functions.
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| Driver | PCI IDs | Bring-up |\n|---|---|---|\n")

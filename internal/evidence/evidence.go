@@ -61,7 +61,8 @@ var errEnough = errors.New("the probe's last stage is done")
 // Run probes a device. If the device fails, the file has the reason in Error. Run returns an error only for a wrong
 // device name or missing rights, before it changes anything.
 func Run(ctx context.Context, o Options) (*File, error) {
-	f := &File{Version: Version, Program: process.Version("responder"), Began: time.Now(), Stage: o.Stage, Device: o.Card.Device,
+	f := &File{Version: Version, Program: process.Version("responder"), Began: time.Now(), Stage: o.Stage,
+		Device: o.Card.Device,
 		Driver: o.Card.Driver, Host: collect(o.Card.Device)}
 	c := o.Card
 	var mu sync.Mutex // the watchdog and a register access may run concurrently
@@ -86,7 +87,8 @@ func Run(ctx context.Context, o Options) (*File, error) {
 			},
 		})
 	}
-	var before ConfigHex // as the kernel shows it, which vfio-pci changes while the function is open: it sets INTx Disable
+	// as the kernel shows it, which vfio-pci changes while the function is open: it sets INTx Disable
+	var before ConfigHex
 	if !strings.HasPrefix(c.Device, simulated) {
 		before, _ = reread(c.Device)
 	}
@@ -244,7 +246,8 @@ func request(mac [6]byte, from, to netip.Addr) ([]byte, func([]byte) bool) {
 	frame = append(append(frame, make([]byte, 6)...), b[:]...)
 	frame = append(frame, make([]byte, 18)...)
 	return frame, func(got []byte) bool {
-		return len(got) >= 42 && binary.BigEndian.Uint16(got[12:]) == 0x0806 && binary.BigEndian.Uint16(got[20:]) == 2 && [4]byte(got[28:32]) == b
+		return len(got) >= 42 && binary.BigEndian.Uint16(got[12:]) == 0x0806 &&
+			binary.BigEndian.Uint16(got[20:]) == 2 && [4]byte(got[28:32]) == b
 	}
 }
 
@@ -277,9 +280,9 @@ func (f *File) compare(device string, before ConfigHex) (changed []string) {
 	return differences(config, after)
 }
 
-// differences compares two configuration headers. The error bits of the status register may set at any time. Linux enables a function's
-// decoding of addresses when the function is opened, and leaves it enabled: it was disabled before if no driver had the function since boot.
-// Bus mastering that the firmware left on is off afterwards.
+// differences compares two configuration headers. The error bits of the status register may set at any time. Linux
+// enables a function's decoding of addresses when the function is opened, and leaves it enabled: it was disabled before
+// if no driver had the function since boot. Bus mastering that the firmware left on is off afterwards.
 func differences(before, after ConfigHex) (changed []string) {
 	const command, decode, busMaster, errorBits = 0x04, 3, 4, 0xFFFF0000
 	for off := 0; off+4 <= min(len(before), len(after), 64); off += 4 {
@@ -295,7 +298,8 @@ func differences(before, after ConfigHex) (changed []string) {
 }
 
 func parseMAC(text string) (mac [6]byte, err error) {
-	if n, _ := fmt.Sscanf(strings.ReplaceAll(text, ":", ""), "%2x%2x%2x%2x%2x%2x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]); n != 6 {
+	if n, _ := fmt.Sscanf(strings.ReplaceAll(text, ":", ""), "%2x%2x%2x%2x%2x%2x", &mac[0], &mac[1], &mac[2], &mac[3],
+		&mac[4], &mac[5]); n != 6 {
 		return mac, fmt.Errorf("%q is not an Ethernet address", text)
 	}
 	return mac, nil

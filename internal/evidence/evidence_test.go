@@ -44,7 +44,8 @@ func run(t *testing.T, ctx context.Context, device string, stage evidence.Stage,
 	t.Helper()
 	c := cards.Config{Driver: "auto"}
 	c.Device = device
-	return must.Get(evidence.Run(ctx, evidence.Options{Card: c, Stage: stage, Wait: 50 * time.Millisecond, Mask: mask}))(t)
+	return must.Get(evidence.Run(ctx, evidence.Options{Card: c, Stage: stage, Wait: 50 * time.Millisecond,
+		Mask: mask}))(t)
 }
 
 // Every stage on every supported card: the file is complete and does not contain the address, the device is restored,
@@ -64,12 +65,14 @@ func TestProbe(t *testing.T) {
 					device, port := serve(t, p.New(mac))
 					f := run(t, context.Background(), device, stage, true)
 					if f.Error != "" || len(f.Changed) > 0 || f.Driver != c.Driver || len(f.Config) < 64 {
-						t.Fatalf("driver %s, %d bytes of configuration space, error %q, changed %q", f.Driver, len(f.Config), f.Error, f.Changed)
+						t.Fatalf("driver %s, %d bytes of configuration space, error %q, changed %q", f.Driver,
+							len(f.Config), f.Error, f.Changed)
 					}
 					if v := port.Violations(); len(v) > 0 {
 						t.Errorf("the model has something against it: %q", v)
 					}
-					if (f.Loop != nil) != (stage == evidence.StageLoop) || f.Loop != nil && !(f.Loop.Sent && f.Loop.Counted) {
+					if (f.Loop != nil) != (stage == evidence.StageLoop) || f.Loop != nil &&
+						!(f.Loop.Sent && f.Loop.Counted) {
 						t.Errorf("stage %s: self-test %+v", stage, f.Loop)
 					}
 					back := must.Get(evidence.Read(must.Get(f.Save(t.TempDir()))(t)))(t)
@@ -81,7 +84,8 @@ func TestProbe(t *testing.T) {
 						if guid := eui[:]; bytes.Contains(e.In, guid) || bytes.Contains(e.Out, guid) {
 							t.Errorf("the GUID is in the trace: %v", e)
 						}
-						if bytes.Contains(e.In, mac[:]) || bytes.Contains(e.Out, mac[:]) || strings.Contains(e.String(), hex.EncodeToString(mac[:])) {
+						if bytes.Contains(e.In, mac[:]) || bytes.Contains(e.Out, mac[:]) ||
+							strings.Contains(e.String(), hex.EncodeToString(mac[:])) {
 							t.Errorf("the address is in the trace: %v", e)
 						}
 					}
@@ -134,7 +138,8 @@ type part struct {
 
 // A probe that is interrupted before any step of Open ends there, and leaves the device as it was.
 func TestInterruptedProbe(t *testing.T) {
-	device, port := serve(t, catalogue.All[slices.IndexFunc(catalogue.All, func(c catalogue.Card) bool { return c.Name == "mlx5" })].Profiles[0].New(mac))
+	device, port := serve(t, catalogue.All[slices.IndexFunc(catalogue.All,
+		func(c catalogue.Card) bool { return c.Name == "mlx5" })].Profiles[0].New(mac))
 	whole := run(t, context.Background(), device, evidence.StageUp, false)
 	steps := 0
 	for _, e := range whole.Trace {

@@ -221,7 +221,8 @@ func (f *File) Summary() string {
 		say("stage %s succeeded in %v", f.Stage, f.Took.Round(time.Millisecond))
 	}
 	if l := f.Loop; l != nil {
-		say("self-test: %d bytes to %s: sent %v, counted by the device %v, came back %v", l.Bytes, l.To, l.Sent, l.Counted, l.Returned)
+		say("self-test: %d bytes to %s: sent %v, counted by the device %v, came back %v", l.Bytes, l.To, l.Sent,
+			l.Counted, l.Returned)
 	}
 	if len(f.Changed) == 0 {
 		say("the device was restored")
@@ -247,7 +248,8 @@ func (f *File) Summary() string {
 		}
 		if e.Refused() {
 			refused++
-			say("refused: %s, opcode %#x, op_mod %#x, modifier %#x: status %#x, syndrome %#x", e.Name, e.Opcode, e.OpMod, e.Modifier, e.Status, e.Syndrome)
+			say("refused: %s, opcode %#x, op_mod %#x, modifier %#x: status %#x, syndrome %#x", e.Name, e.Opcode,
+				e.OpMod, e.Modifier, e.Status, e.Syndrome)
 		}
 	}
 	say("%d entries in the trace, %d commands, %d of them refused", len(f.Trace), commands, refused)

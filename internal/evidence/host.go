@@ -16,9 +16,12 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 )
 
-// words are the beginnings of those on the kernel's command line that concern a driver. All others stay out of the file.
-var words = []string{"iommu", "intel_iommu", "amd_iommu", "pci", "vfio", "iomem", "isolcpus", "nohz_full", "rcu_nocbs", "hugepages",
-	"default_hugepagesz", "hugepagesz", "idle", "intel_idle", "processor.max_cstate", "nopat", "mitigations", "lockdown"}
+// words are the beginnings of those on the kernel's command line that concern a driver. All others stay out of the
+// file.
+var words = []string{"iommu", "intel_iommu", "amd_iommu", "pci", "vfio", "iomem", "isolcpus", "nohz_full", "rcu_nocbs",
+	"hugepages",
+	"default_hugepagesz", "hugepagesz", "idle", "intel_idle", "processor.max_cstate", "nopat", "mitigations",
+	"lockdown"}
 
 func collect(device string) (h Host) {
 	var u unix.Utsname
@@ -49,7 +52,8 @@ func collect(device string) (h Host) {
 		return h
 	}
 	dir := filepath.Join("/sys/bus/pci/devices", addr)
-	for _, name := range []string{"resource", "reset_method", "numa_node", "iommu_group/type", "current_link_speed", "current_link_width",
+	for _, name := range []string{"resource", "reset_method", "numa_node", "iommu_group/type", "current_link_speed",
+		"current_link_width",
 		"power_state", "d3cold_allowed", "enable"} {
 		if v := text(filepath.Join(dir, name)); v != "" {
 			h.Function[name] = v
@@ -103,7 +107,8 @@ func reread(device string) (ConfigHex, error) {
 	if path, ok := strings.CutPrefix(device, simulated); ok {
 		var fn *vfiouser.Function
 		var err error
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the server may not have noticed yet that its last client left
+		// the server may not have noticed yet that its last client left
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			if fn, err = vfiouser.Dial(path); err == nil || time.Now().After(end) {
 				break
 			}

@@ -54,7 +54,8 @@ func (f *File) addresses() (all [][6]byte) {
 
 // gid returns the GID in an EFA's network attributes (GET_FEATURE).
 func gid(e cmdtrace.Entry) []byte {
-	if e.Kind == cmdtrace.Command && e.Name == "get network attributes" && len(e.Out) >= 24 && !bytes.Equal(e.Out[8:24], make([]byte, 16)) {
+	if e.Kind == cmdtrace.Command && e.Name == "get network attributes" && len(e.Out) >= 24 &&
+		!bytes.Equal(e.Out[8:24], make([]byte, 16)) {
 		return bytes.Clone(e.Out[8:24])
 	}
 	return nil
@@ -113,8 +114,10 @@ func (f *File) replace(mac [6]byte) {
 		return out
 	}
 	f.bytes(func(b []byte) {
-		for _, form := range [][2][]byte{{mac[:], stand[:]}, {eui(mac, 0, 0xFF), eui(stand, 0, 0xFF)}, {eui(mac, 0, 0xFE), eui(stand, 0, 0xFE)},
-			{guid(mac), guid(stand)}, {eui(mac, 2, 0xFE), eui(stand, 2, 0xFE)}, {eui(mac, 2, 0xFF), eui(stand, 2, 0xFF)}} {
+		for _, form := range [][2][]byte{{mac[:], stand[:]}, {eui(mac, 0, 0xFF), eui(stand, 0, 0xFF)},
+			{eui(mac, 0, 0xFE), eui(stand, 0, 0xFE)},
+			{guid(mac), guid(stand)}, {eui(mac, 2, 0xFE), eui(stand, 2, 0xFE)},
+			{eui(mac, 2, 0xFF), eui(stand, 2, 0xFF)}} {
 			swapAll(b, form[0], form[1])
 			swapAll(b, reversed(form[0]), reversed(form[1]))
 		}

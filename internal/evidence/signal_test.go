@@ -61,7 +61,8 @@ func interrupted(t *testing.T, stage evidence.Stage, signal syscall.Signal, at s
 		return 0
 	})
 	folder := t.TempDir()
-	cmd := exec.Command(programs.Path(t, "responder"), "probe", "-stage", string(stage), "-wait", "1h", "-o", folder, device)
+	cmd := exec.Command(programs.Path(t, "responder"), "probe", "-stage", string(stage), "-wait", "1h", "-o", folder,
+		device)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must.OK(t, cmd.Start())
@@ -70,7 +71,10 @@ func interrupted(t *testing.T, stage evidence.Stage, signal syscall.Signal, at s
 		err = cmd.Wait()
 		ended.Store(true)
 	}()
-	await.Until(t, "the command, or the probe's frame", func() bool { return reached.Load() || at == "" && far.Recv(0) != nil })
+	await.Until(t, "the command, or the probe's frame", func() bool {
+		return reached.Load() || at == "" &&
+			far.Recv(0) != nil
+	})
 	cmd.Process.Signal(signal)
 	await.Until(t, "the end of the probe", ended.Load)
 	if stage == evidence.StageRead && cmd.ProcessState.ExitCode() == 0 {

@@ -32,7 +32,8 @@ func interfaceWith(addresses []netip.Prefix) string {
 const keepCommand = "__keep_addresses"
 
 // lendAddresses adds the addresses that the interface lacks. release removes them.
-func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (added []netip.Addr, release func() error, err error) {
+func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (added []netip.Addr, release func() error,
+	err error) {
 	release = func() error { return nil }
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
@@ -57,7 +58,8 @@ func lendAddresses(iface string, addresses []netip.Prefix, log *slog.Logger) (ad
 		args = append(args, p.String())
 	}
 	if release, err = startSecond(args...); err != nil {
-		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)", missing, iface, err)
+		return nil, nil, fmt.Errorf("add %v to interface %s: %w (CAP_NET_ADMIN, or add them yourself: ip addr add)",
+			missing, iface, err)
 	}
 	log.Info("addresses added while the responder runs", "interface", iface, "addresses", missing)
 	return added, release, nil
@@ -72,7 +74,8 @@ func keepAddresses(args []string, stdout io.Writer, stdin io.Reader) error {
 	var added []*netlink.Addr
 	remove := func() (err error) {
 		for _, a := range added {
-			if e := netlink.AddrDel(link, a); e != nil && !errors.Is(e, unix.EADDRNOTAVAIL) && !errors.Is(e, unix.ENODEV) {
+			if e := netlink.AddrDel(link, a); e != nil && !errors.Is(e, unix.EADDRNOTAVAIL) &&
+				!errors.Is(e, unix.ENODEV) {
 				err = errors.Join(err, fmt.Errorf("remove %v: %w", a.IPNet, e))
 			}
 		}

@@ -36,7 +36,8 @@ func TestLendsAddresses(t *testing.T) {
 	defer func(old string) { secondProgram = old }(secondProgram)
 	secondProgram = program(t)
 	own := []string{kernels4 + "/24"}
-	wanted := []netip.Prefix{netip.MustParsePrefix(ours4 + "/24"), netip.MustParsePrefix(kernels4 + "/24"), netip.MustParsePrefix(ours6 + "/64")}
+	wanted := []netip.Prefix{netip.MustParsePrefix(ours4 + "/24"), netip.MustParsePrefix(kernels4 + "/24"),
+		netip.MustParsePrefix(ours6 + "/64")}
 	var added []netip.Addr
 	var release func() error
 	must.OK(t, w.here.try(t)(func() (err error) {
@@ -56,7 +57,8 @@ func TestLendsAddresses(t *testing.T) {
 	check.OK(t, release())
 	check.Same(t, w.addresses(t), own, "after release the interface has %v")
 	w.here.do(t, func() { // nothing is missing: no process
-		if added, release, err := lendAddresses(port, wanted[1:2], slog.New(slog.DiscardHandler)); err != nil || added != nil || release() != nil {
+		if added, release, err := lendAddresses(port, wanted[1:2], slog.New(slog.DiscardHandler)); err != nil ||
+			added != nil || release() != nil {
 			t.Errorf("added %v, %v", added, err)
 		}
 	})

@@ -41,7 +41,8 @@ func bindFlags(to *pci.Target) *flag.FlagSet {
 		}
 		return err
 	})
-	f.BoolVar(&to.NoDriver, "no-driver", false, "leave it without a kernel driver, for a machine without vfio-pci (nic.unsafe_no_iommu)")
+	f.BoolVar(&to.NoDriver, "no-driver", false,
+		"leave it without a kernel driver, for a machine without vfio-pci (nic.unsafe_no_iommu)")
 	return f
 }
 
@@ -53,7 +54,8 @@ func unbindCommand(args []string, _, _ io.Writer) error {
 	return pci.Unbind(addr)
 }
 
-// address reads flags and one PCI address, in any order. functionOf returns the PCI address of an interface, "" if it has none.
+// address reads flags and one PCI address, in any order. functionOf returns the PCI address of an interface, "" if it
+// has none.
 func address(f *flag.FlagSet, args []string, functionOf func(iface string) string) (string, error) {
 	rest, err := parseMixed(f, args)
 	if err != nil {

@@ -35,14 +35,16 @@ func requests(t *testing.T, mac net.HardwareAddr) (frames [][]byte, replies map[
 	replies = map[string]int{}
 
 	add := func(kind string, dst net.HardwareAddr, ether layers.EthernetType, rest ...gopacket.SerializableLayer) {
-		for _, tags := range [][]layers.EthernetType{{}, {layers.EthernetTypeDot1Q}, {layers.EthernetTypeQinQ, layers.EthernetTypeDot1Q}} {
+		for _, tags := range [][]layers.EthernetType{{}, {layers.EthernetTypeDot1Q},
+			{layers.EthernetTypeQinQ, layers.EthernetTypeDot1Q}} {
 			types := append(tags, ether)
 			stack := []gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: asker, DstMAC: dst, EthernetType: types[0]}}
 			for i := range tags {
 				stack = append(stack, &layers.Dot1Q{VLANIdentifier: uint16(5 + i), Priority: 3, Type: types[i+1]})
 			}
 			b := gopacket.NewSerializeBuffer()
-			must.OK(t, gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, append(stack, rest...)...))
+			must.OK(t, gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+				append(stack, rest...)...))
 			frames = append(frames, b.Bytes())
 			replies[kind]++
 		}
@@ -65,7 +67,8 @@ func requests(t *testing.T, mac net.HardwareAddr) (frames [][]byte, replies map[
 		v6 := ip6(layers.IPProtocolICMPv6, 64, o6)
 		icmp6 := &layers.ICMPv6{TypeCode: 0x8000}
 		icmp6.SetNetworkLayerForChecksum(v6)
-		add("icmpv6", mac, layers.EthernetTypeIPv6, v6, icmp6, &layers.ICMPv6Echo{Identifier: 77, SeqNumber: uint16(size)}, data)
+		add("icmpv6", mac, layers.EthernetTypeIPv6, v6, icmp6,
+			&layers.ICMPv6Echo{Identifier: 77, SeqNumber: uint16(size)}, data)
 		v4, v6 = ip4(layers.IPProtocolUDP), ip6(layers.IPProtocolUDP, 64, o6)
 		add("udp", mac, layers.EthernetTypeIPv4, v4, udp(7, v4), data)
 		add("udp", mac, layers.EthernetTypeIPv6, v6, udp(7, v6), data)
@@ -74,14 +77,17 @@ func requests(t *testing.T, mac net.HardwareAddr) (frames [][]byte, replies map[
 			add("udp", mac, layers.EthernetTypeIPv6, v6, udp(862, v6), data)
 		}
 	}
-	add("arp", layers.EthernetBroadcast, layers.EthernetTypeARP, &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4,
-		HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest, SourceHwAddress: asker, SourceProtAddress: a4,
-		DstHwAddress: make([]byte, 6), DstProtAddress: o4})
+	add("arp", layers.EthernetBroadcast, layers.EthernetTypeARP,
+		&layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4,
+			HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest, SourceHwAddress: asker,
+			SourceProtAddress: a4,
+			DstHwAddress:      make([]byte, 6), DstProtAddress: o4})
 	group := ip6(layers.IPProtocolICMPv6, 255, net.ParseIP("ff02::1:ff00:2"))
 	ns := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
 	ns.SetNetworkLayerForChecksum(group)
 	add("icmpv6", net.HardwareAddr{0x33, 0x33, 0xff, 0, 0, 2}, layers.EthernetTypeIPv6, group, ns,
-		&layers.ICMPv6NeighborSolicitation{TargetAddress: o6, Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker}}})
+		&layers.ICMPv6NeighborSolicitation{TargetAddress: o6,
+			Options: layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: asker}}})
 	return frames, replies
 }
 
@@ -97,7 +103,8 @@ func TestChecksumsByTshark(t *testing.T) {
 			frames, want := requests(t, mac)
 			file := w.capture(t, frames)
 
-			out := must.Get(exec.Command("tshark", "-r", file, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
+			out := must.Get(exec.Command("tshark", "-r", file, "-o", "ip.check_checksum:TRUE", "-o",
+				"udp.check_checksum:TRUE",
 				"-Y", "eth.dst==02:00:00:00:00:51", "-T", "fields", "-e", "frame.protocols", "-e", "ip.checksum.status",
 				"-e", "udp.checksum.status", "-e", "icmp.checksum.status", "-e", "icmpv6.checksum.status").Output())(t)
 			got := map[string]int{}
@@ -132,9 +139,11 @@ func TestChecksumsByTshark(t *testing.T) {
 // was captured (by another clock of this machine).
 func checkSTAMP(t *testing.T, file string) {
 	t.Helper()
-	args := []string{"-r", file, "-d", "udp.port==862,twamp.test", "-Y", "twamp.test && eth.dst==02:00:00:00:00:51", "-T", "fields", "-E", "occurrence=f",
+	args := []string{"-r", file, "-d", "udp.port==862,twamp.test", "-Y", "twamp.test && eth.dst==02:00:00:00:00:51",
+		"-T", "fields", "-E", "occurrence=f",
 		"-e", "frame.time", "-e", "ip.version", "-e", "udp.payload"}
-	for _, f := range []string{"seq_number", "sender_seq_number", "error_estimate.multiplier", "sender_error_estimate", "sender_ttl", "receive_timestamp", "timestamp"} {
+	for _, f := range []string{"seq_number", "sender_seq_number", "error_estimate.multiplier", "sender_error_estimate",
+		"sender_ttl", "receive_timestamp", "timestamp"} {
 		args = append(args, "-e", "twamp.test."+f)
 	}
 	cmd := exec.Command("tshark", args...)
@@ -147,7 +156,8 @@ func checkSTAMP(t *testing.T, file string) {
 		}
 		return v
 	}
-	const slack = time.Millisecond // the responder's time follows the kernel's ten times a second, which may be set meanwhile
+	// the responder's time follows the kernel's ten times a second, which may be set meanwhile
+	const slack = time.Millisecond
 	n := 0
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
@@ -182,7 +192,8 @@ func checkSTAMP(t *testing.T, file string) {
 func (w *wire) capture(t *testing.T, frames [][]byte) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "replies.pcap")
-	dump := exec.Command("tcpdump", "-i", peer, "-Z", "root", "-U", "--immediate-mode", "-s", "2048", "-B", "8192", "-w", file, "ether", "dst", "02:00:00:00:00:51")
+	dump := exec.Command("tcpdump", "-i", peer, "-Z", "root", "-U", "--immediate-mode", "-s", "2048", "-B", "8192",
+		"-w", file, "ether", "dst", "02:00:00:00:00:51")
 	said := &programs.Output{}
 	dump.Stderr = said
 	var fd int

@@ -29,7 +29,8 @@ type cardHost struct {
 	noIOMMU bool   // nic.unsafe_no_iommu
 	page    int    // bytes of the kernel's pages
 	needed  map[string]string
-	beside  func(addr string) (how string, why error) // use beside the kernel's driver; nil if the driver does not do that
+	// use beside the kernel's driver; nil if the driver does not do that
+	beside func(addr string) (how string, why error)
 }
 
 // cardFact is one condition, with its fix unless it is in order.
@@ -51,7 +52,8 @@ func (f *cardFact) print(w io.Writer) {
 
 // thisCardHost is this machine's.
 func thisCardHost(s *settings) cardHost {
-	h := cardHost{root: "/", page: os.Getpagesize(), noIOMMU: s.nic.UnsafeNoIOMMU, mayLock: netif.Missing(unix.CAP_IPC_LOCK) == ""}
+	h := cardHost{root: "/", page: os.Getpagesize(), noIOMMU: s.nic.UnsafeNoIOMMU,
+		mayLock: netif.Missing(unix.CAP_IPC_LOCK) == ""}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		h.release = unix.ByteSliceToString(u.Release[:])
@@ -72,7 +74,8 @@ func thisCardHost(s *settings) cardHost {
 	return h
 }
 
-// checkCard prints whether a driver on the device can use the PCI function, and what is missing. It returns the number of conditions that prevent it.
+// checkCard prints whether a driver on the device can use the PCI function, and what is missing. It returns the number
+// of conditions that prevent it.
 func checkCard(w io.Writer, h cardHost, addr string) (missing int) {
 	facts := h.facts(addr)
 	for _, f := range facts {
@@ -164,7 +167,8 @@ func (h *cardHost) binding(add adder, f pci.Found, driver string) (shared bool) 
 	}
 	for _, i := range f.Interfaces {
 		if why := h.needed[i]; why != "" {
-			add(what, host.Serious, "move that to another interface first; "+bind+" -force takes it anyway", "%s has it, and its interface %s %s%s", f.Driver, i, why, not)
+			add(what, host.Serious, "move that to another interface first; "+bind+" -force takes it anyway",
+				"%s has it, and its interface %s %s%s", f.Driver, i, why, not)
 			return false
 		}
 	}
@@ -179,10 +183,12 @@ func (h *cardHost) translation(add adder, f pci.Found) {
 	without := h.text("sys/kernel/iommu_groups", f.Group, "name") == "vfio-noiommu"
 	switch {
 	case (f.Group == "" || without) && h.noIOMMU:
-		add(what, host.Warning, enable, "there is none: the card can write to any memory, which nic.unsafe_no_iommu accepts")
+		add(what, host.Warning, enable,
+			"there is none: the card can write to any memory, which nic.unsafe_no_iommu accepts")
 		return
 	case f.Group == "" || without:
-		add(what, host.Serious, enable+"; without one, rebound-responder bind -no-driver "+f.Address+" and -set nic.unsafe_no_iommu=true", "there is none, or it is off")
+		add(what, host.Serious, enable+"; without one, rebound-responder bind -no-driver "+f.Address+
+			" and -set nic.unsafe_no_iommu=true", "there is none, or it is off")
 		return
 	}
 	sys := filepath.Join(h.root, "sys")
@@ -197,7 +203,8 @@ func (h *cardHost) translation(add adder, f pci.Found) {
 		others, fixes = append(others, e.Name()+" ("+d+")"), append(fixes, "rebound-responder bind "+e.Name())
 	}
 	if len(others) > 0 {
-		add(what, host.Serious, strings.Join(fixes, "; "), "group %s also has %s, which must be on vfio-pci too", f.Group, strings.Join(others, ", "))
+		add(what, host.Serious, strings.Join(fixes, "; "), "group %s also has %s, which must be on vfio-pci too",
+			f.Group, strings.Join(others, ", "))
 		return
 	}
 	add(what, inOrder, "", "group %s", f.Group)
@@ -213,7 +220,8 @@ func (h *cardHost) module(add adder, f pci.Found) {
 		return
 	}
 	if dep := h.text("lib/modules", h.release, "modules.dep"); dep != "" && !strings.Contains(dep, module) {
-		add(what, host.Serious, "install the kernel's further modules (Ubuntu: linux-modules-extra-"+h.release+"), or boot a kernel that has it", "Linux %s has no such module", h.release)
+		add(what, host.Serious, "install the kernel's further modules (Ubuntu: linux-modules-extra-"+h.release+
+			"), or boot a kernel that has it", "Linux %s has no such module", h.release)
 		return
 	}
 	add(what, host.Warning, "modprobe vfio-pci (bind loads it, too)", "not loaded")
@@ -234,29 +242,33 @@ func (h *cardHost) memory(add adder, f pci.Found, shared bool) {
 	case h.noIOMMU && f.Group == "" && !shared:
 		add(what, host.Serious, fix, "none are free, and without an IOMMU the card's memory must be in them")
 	default:
-		add(what, host.Warning, fix, "none are free: the card's memory is in ordinary pages, which costs it address translations")
+		add(what, host.Warning, fix,
+			"none are free: the card's memory is in ordinary pages, which costs it address translations")
 	}
 	const enough = 64 << 20
 	h.groupLimits(add, free > 0, enough)
 	if h.locked < enough && !h.mayLock {
-		add("locked memory", host.Warning, "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK", "limited to %d KiB: the card's memory and this program must be locked", h.locked>>10)
+		add("locked memory", host.Warning, "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK",
+			"limited to %d KiB: the card's memory and this program must be locked", h.locked>>10)
 		return
 	}
 	add("locked memory", inOrder, "", "enough")
 }
 
-// groupLimits is about limits of the process's cgroup and of those above it, in both versions: of huge pages if some are free, else of memory. At the
-// limit the kernel refuses the card's memory, or kills the process.
+// groupLimits is about limits of the process's cgroup and of those above it, in both versions: of huge pages if some
+// are free, else of memory. At the limit the kernel refuses the card's memory, or kills the process.
 func (h *cardHost) groupLimits(add adder, huge bool, enough uint64) {
 	of, name, fix := "memory", "memory", "MemoryMax=infinity in a unit, a higher memory limit of a container"
 	if huge {
 		of, name, fix = "hugetlb", "hugetlb.2MB", "raise it, or hugepages-2Mi of a pod"
 	}
 	const all = "sys/fs/cgroup"
-	for _, v := range []struct{ controllers, top, file string }{{"", all, name + ".max"}, {of, filepath.Join(all, of), name + ".limit_in_bytes"} /* version 1 */} {
+	for _, v := range []struct{ controllers, top, file string }{{"", all, name + ".max"},
+		{of, filepath.Join(all, of), name + ".limit_in_bytes"} /* version 1 */} {
 		for dir := range limits.Groups(h.text("proc/self/cgroup"), v.controllers, v.top) {
 			if most, err := strconv.ParseUint(h.text(dir, v.file), 10, 64); err == nil && most < enough {
-				add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", v.file, filepath.Join("/", strings.TrimPrefix(dir, v.top)), most>>20, enough>>20)
+				add("cgroup", host.Warning, fix, "%s of %s is %d MiB, the card's memory may take %d", v.file,
+					filepath.Join("/", strings.TrimPrefix(dir, v.top)), most>>20, enough>>20)
 				return
 			}
 		}
@@ -267,7 +279,8 @@ func (h *cardHost) groupLimits(add adder, huge bool, enough uint64) {
 func (h *cardHost) link(add adder, f pci.Found) {
 	const what = "link"
 	if len(f.Interfaces) == 0 {
-		add(what, host.Note, "rebound-responder probe -stage up "+f.Address+", which reads it", "not known, because the kernel has no interface for it")
+		add(what, host.Note, "rebound-responder probe -stage up "+f.Address+", which reads it",
+			"not known, because the kernel has no interface for it")
 	}
 	for _, i := range f.Interfaces {
 		switch h.text("sys/class/net", i, "carrier") {
@@ -301,7 +314,8 @@ func (h *cardHost) link(add adder, f pci.Found) {
 func (h *cardHost) kernel(add adder, f pci.Found, driver string, shared bool) {
 	switch {
 	case driver == "efa" && shared && cards.Older(h.release, "6.1"):
-		add("kernel", host.Warning, "use Linux 6.1 or later", "Linux %s: its efa driver does not report the GIDs of unknown senders", h.release)
+		add("kernel", host.Warning, "use Linux 6.1 or later",
+			"Linux %s: its efa driver does not report the GIDs of unknown senders", h.release)
 	case cards.Older(h.release, "5.10"):
 		add("kernel", host.Warning, "use Linux 5.10 or later", "Linux %s: not tested before 5.10", h.release)
 	default:
@@ -317,7 +331,8 @@ func (h *cardHost) kernel(add adder, f pci.Found, driver string, shared bool) {
 	case h.noIOMMU && f.Group == "":
 		add(what, host.Serious, fix, "%s: the card's registers cannot be mapped through sysfs", mode)
 	case cards.WritesConfig(driver):
-		add(what, host.Serious, fix, "%s: driver %s must write the card's configuration space through sysfs", mode, driver)
+		add(what, host.Serious, fix, "%s: driver %s must write the card's configuration space through sysfs", mode,
+			driver)
 	default:
 		add(what, host.Note, fix, "%s: registers cannot be mapped with write combining through sysfs", mode)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// cardTree writes files below a temporary folder, as /sys and /lib/modules show a machine with an 82599 at 0000:03:00.0. A value that begins with
-// "->" is a symbolic link to a path of the tree, and "-" removes a file.
+// cardTree writes files below a temporary folder, as /sys and /lib/modules show a machine with an 82599 at
+// 0000:03:00.0. A value that begins with "->" is a symbolic link to a path of the tree, and "-" removes a file.
 func cardTree(t *testing.T, change map[string]string) string {
 	config := make([]byte, 256)
 	binary.LittleEndian.PutUint32(config, 0x10fb8086)
@@ -74,14 +74,21 @@ func TestCardFacts(t *testing.T) {
 			on:    func(h *cardHost) { h.needed = map[string]string{"eth1": "carries the default route"} },
 			wrong: "kernel driver serious, link warning", says: "eth1 carries the default route"},
 		{name: "shared", change: map[string]string{dir + "driver": "->sys/bus/pci/drivers/ixgbe", dir + "net/eth1/mtu": "1500", "sys/class/net/eth1/carrier": "1"},
-			on: func(h *cardHost) { h.beside = func(string) (string, error) { return "as mlx5_0", nil } }, says: "ok       kernel driver: ixgbe keeps it, and ixgbe can use it as mlx5_0"},
+			on:   func(h *cardHost) { h.beside = func(string) (string, error) { return "as mlx5_0", nil } },
+			says: "ok       kernel driver: ixgbe keeps it, and ixgbe can use it as mlx5_0"},
 		{name: "cannot be shared", change: map[string]string{dir + "driver": "->sys/bus/pci/drivers/ixgbe", dir + "net/eth1/mtu": "1500", "sys/class/net/eth1/carrier": "1"},
-			on:    func(h *cardHost) { h.beside = func(string) (string, error) { return "", errors.New("no RDMA device") } },
+			on: func(h *cardHost) {
+				h.beside = func(string) (string, error) {
+					return "",
+						errors.New("no RDMA device")
+				}
+			},
 			wrong: "kernel driver serious", says: "not beside it: no RDMA device"},
 		{name: "no IOMMU", change: map[string]string{dir + "iommu_group": "-"}, wrong: "IOMMU serious", says: "intel_iommu=on"},
 		{name: "no IOMMU, accepted", change: map[string]string{dir + "iommu_group": "-", dir + "driver": "-"}, on: func(h *cardHost) { h.noIOMMU = true }, wrong: "IOMMU warning", says: "write to any memory"},
 		{name: "no IOMMU, no huge pages", change: map[string]string{dir + "iommu_group": "-", dir + "driver": "-", "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"},
-			on: func(h *cardHost) { h.noIOMMU = true }, wrong: "IOMMU warning, huge pages serious", says: "nr_hugepages"},
+			on: func(h *cardHost) { h.noIOMMU = true }, wrong: "IOMMU warning, huge pages serious",
+			says: "nr_hugepages"},
 		{name: "group", change: map[string]string{"sys/kernel/iommu_groups/7/devices/0000:03:00.1": "", "sys/bus/pci/devices/0000:03:00.1/driver": "->sys/bus/pci/drivers/ixgbe"},
 			wrong: "IOMMU serious", says: "fix: rebound-responder bind 0000:03:00.1"},
 		{name: "a bridge in the group", change: map[string]string{"sys/kernel/iommu_groups/7/devices/0000:00:01.0": "", "sys/bus/pci/devices/0000:00:01.0/driver": "->sys/bus/pci/drivers/pcieport"}},
@@ -89,22 +96,31 @@ func TestCardFacts(t *testing.T) {
 			wrong: "kernel driver serious, vfio-pci warning, link note", says: "fix: modprobe vfio-pci"},
 		{name: "huge pages", change: map[string]string{"sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"}, wrong: "huge pages warning", says: "echo 64 > /proc/sys/vm/nr_hugepages"},
 		{name: "no huge pages of a kernel with pages of 64 KiB", change: map[string]string{"sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"},
-			on: func(h *cardHost) { h.page = 65536 }, wrong: "huge pages warning", says: "echo 64 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
-		{name: "few huge pages for a pod", change: map[string]string{"proc/self/cgroup": "0::/pods/one\n", "sys/fs/cgroup/pods/one/hugetlb.2MB.max": "max",
-			"sys/fs/cgroup/pods/hugetlb.2MB.max": "4194304", "sys/fs/cgroup/pods/one/memory.max": "1048576"},
+			on: func(h *cardHost) { h.page = 65536 }, wrong: "huge pages warning",
+			says: "echo 64 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
+		{name: "few huge pages for a pod", change: map[string]string{"proc/self/cgroup": "0::/pods/one\n",
+			"sys/fs/cgroup/pods/one/hugetlb.2MB.max": "max",
+			"sys/fs/cgroup/pods/hugetlb.2MB.max":     "4194304", "sys/fs/cgroup/pods/one/memory.max": "1048576"},
 			wrong: "cgroup warning", says: "hugetlb.2MB.max of /pods is 4 MiB, the card's memory may take 64"},
-		{name: "little memory for a unit", change: map[string]string{"proc/self/cgroup": "1:name=systemd:/\n0::/system.slice/r.service\n",
+		{name: "little memory for a unit", change: map[string]string{
+			"proc/self/cgroup": "1:name=systemd:/\n0::/system.slice/r.service\n",
 			"sys/fs/cgroup/system.slice/r.service/memory.max": "33554432", "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0"},
 			wrong: "huge pages warning, cgroup warning", says: "fix: MemoryMax=infinity"},
-		{name: "few huge pages for a container of version 1", change: map[string]string{"proc/self/cgroup": "5:memory:/other\n3:hugetlb:/docker/one\n0::/\n",
-			"sys/fs/cgroup/hugetlb/docker/one/hugetlb.2MB.limit_in_bytes": "9223372036852678656", "sys/fs/cgroup/hugetlb/docker/hugetlb.2MB.limit_in_bytes": "4194304",
-			"sys/fs/cgroup/memory/other/memory.limit_in_bytes": "1048576"},
-			wrong: "cgroup warning", says: "hugetlb.2MB.limit_in_bytes of /docker is 4 MiB, the card's memory may take 64"},
-		{name: "little memory for a container of version 1", change: map[string]string{"proc/self/cgroup": "5:memory:/docker/one\n3:hugetlb:/other\n",
-			"sys/fs/cgroup/memory/docker/one/memory.limit_in_bytes": "33554432", "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0",
-			"sys/fs/cgroup/hugetlb/other/hugetlb.2MB.limit_in_bytes": "0"},
+		{name: "few huge pages for a container of version 1",
+			change: map[string]string{"proc/self/cgroup": "5:memory:/other\n3:hugetlb:/docker/one\n0::/\n",
+				"sys/fs/cgroup/hugetlb/docker/one/hugetlb.2MB.limit_in_bytes": "9223372036852678656",
+				"sys/fs/cgroup/hugetlb/docker/hugetlb.2MB.limit_in_bytes":     "4194304",
+				"sys/fs/cgroup/memory/other/memory.limit_in_bytes":            "1048576"},
+			wrong: "cgroup warning",
+			says:  "hugetlb.2MB.limit_in_bytes of /docker is 4 MiB, the card's memory may take 64"},
+		{name: "little memory for a container of version 1",
+			change: map[string]string{"proc/self/cgroup": "5:memory:/docker/one\n3:hugetlb:/other\n",
+				"sys/fs/cgroup/memory/docker/one/memory.limit_in_bytes":   "33554432",
+				"sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "0",
+				"sys/fs/cgroup/hugetlb/other/hugetlb.2MB.limit_in_bytes":  "0"},
 			wrong: "huge pages warning, cgroup warning", says: "memory.limit_in_bytes of /docker/one is 32 MiB"},
-		{name: "no limits of version 1", change: map[string]string{"proc/self/cgroup": "5:memory:/one\n3:hugetlb:/one\n",
+		{name: "no limits of version 1", change: map[string]string{
+			"proc/self/cgroup": "5:memory:/one\n3:hugetlb:/one\n",
 			"sys/fs/cgroup/memory/one/memory.limit_in_bytes": "9223372036854771712", "sys/fs/cgroup/hugetlb/one/hugetlb.2MB.limit_in_bytes": "9223372036852678656"}},
 		{name: "no limits", change: map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max"}},
 		{name: "locked memory", on: func(h *cardHost) { h.locked = 8 << 20 }, wrong: "locked memory warning", says: "ulimit -l unlimited"},
@@ -124,7 +140,8 @@ func TestCardFacts(t *testing.T) {
 			var all strings.Builder
 			for _, f := range h.facts("0000:03:00.0") {
 				f.print(&all)
-				if f.severity != inOrder && !(f.what == "link" && f.severity == host.Note && !strings.Contains(c.wrong, "link")) {
+				if f.severity != inOrder && !(f.what == "link" && f.severity == host.Note &&
+					!strings.Contains(c.wrong, "link")) {
 					wrong = append(wrong, f.what+" "+string(f.severity))
 				}
 				if f.severity != inOrder && f.fix == "" {

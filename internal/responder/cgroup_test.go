@@ -18,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// memoryGroup returns a memory cgroup below that of this process, and the file of its limit. Its processes, if any are left, are killed
-// at the end of the test.
+// memoryGroup returns a memory cgroup below that of this process, and the file of its limit. Its processes, if any are
+// left, are killed at the end of the test.
 func memoryGroup(t *testing.T) (dir, limit string) {
 	t.Helper()
 	own := string(must.Get(os.ReadFile("/proc/self/cgroup"))(t))
@@ -54,13 +54,15 @@ func memoryGroup(t *testing.T) (dir, limit string) {
 	return "", ""
 }
 
-// With a limit of memory from 8 MB on, the responder and the bench start, or end with an error that names the cgroup's limit. The kernel
-// kills neither. With less it kills them before their first instruction.
+// With a limit of memory from 8 MB on, the responder and the bench start, or end with an error that names the cgroup's
+// limit. The kernel kills neither. With less it kills them before their first instruction.
 func TestMemoryCgroup(t *testing.T) {
 	w := newWire(t)
 	dir, limit := memoryGroup(t)
 	within := func(c *exec.Cmd) *exec.Cmd {
-		c.Args = append([]string{"sh", "-c", `ip link set lo up; echo "0 0" > /proc/sys/net/ipv4/ping_group_range; echo $$ > "$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}, append([]string{c.Path}, c.Args[1:]...)...)
+		c.Args = append([]string{"sh", "-c",
+			`ip link set lo up; echo "0 0" > /proc/sys/net/ipv4/ping_group_range; echo $$ > "$0" && exec "$@"`,
+			filepath.Join(dir, "cgroup.procs")}, append([]string{c.Path}, c.Args[1:]...)...)
 		c.Path, c.Err = "/bin/sh", nil
 		return c
 	}
@@ -68,7 +70,8 @@ func TestMemoryCgroup(t *testing.T) {
 	for _, megabytes := range []int{8, 16, 24, 32, 40, 48, 64, 96, 256} {
 		must.OK(t, os.WriteFile(limit, []byte(strconv.Itoa(megabytes<<20)), 0o644))
 		for _, driver := range []string{"afpacket", "afxdp", "xdp", "bench"} {
-			c := within(exec.Command(programs.Path(t, "bench"), "run", "127.0.0.1", "-transport", "socket", "-count", "100", "-out", filepath.Join(t.TempDir(), "out")))
+			c := within(exec.Command(programs.Path(t, "bench"), "run", "127.0.0.1", "-transport", "socket", "-count",
+				"100", "-out", filepath.Join(t.TempDir(), "out")))
 			if driver != "bench" {
 				c = within(w.command(t, "nic.driver="+driver))
 			}
@@ -91,7 +94,8 @@ func TestMemoryCgroup(t *testing.T) {
 			switch {
 			case code == 0 && (ready || driver == "bench"):
 				started[driver] = true
-			case code == exitFailed && strings.Contains(stderr.String(), limit) && !strings.Contains(stderr.String(), "goroutine ") && !started[driver]:
+			case code == exitFailed && strings.Contains(stderr.String(), limit) &&
+				!strings.Contains(stderr.String(), "goroutine ") && !started[driver]:
 			default:
 				t.Errorf("%s with %d MB: %v\n%s", driver, megabytes, c.ProcessState, stderr.String())
 			}

@@ -39,8 +39,8 @@ func (n errNotReady) Error() string {
 	return fmt.Sprintf("%d host settings add latency", int(n))
 }
 
-// checkCommand prints whether the card can be used, if the device is one, and host settings that increase latency. Without -config, only the cores matter, and required
-// settings may be missing.
+// checkCommand prints whether the card can be used, if the device is one, and host settings that increase latency.
+// Without -config, only the cores matter, and required settings may be missing.
 func checkCommand(args []string, stdout, _ io.Writer) error {
 	var c configured
 	if err := parseConfigured(c.flags(), args); err != nil {

@@ -19,14 +19,17 @@ var pollingOnly = []string{"isolation", "nohz_full", "irqs", "irqbalance", "rt_t
 // inKernelFindings is hostFindings for a program in the kernel: cores are those that serve the interface. It includes
 // features that the interface's driver lacks.
 func inKernelFindings(cores []int, name string) []host.Finding {
-	out := slices.DeleteFunc(hostFindings(cores, name), func(f host.Finding) bool { return slices.Contains(pollingOnly, f.ID) })
+	out := slices.DeleteFunc(hostFindings(cores, name), func(f host.Finding) bool {
+		return slices.Contains(pollingOnly, f.ID)
+	})
 	i, err := netif.Lookup(name)
 	if err != nil {
 		return append(out, host.Finding{ID: "xdp", Severity: host.Serious, What: err.Error()})
 	}
 	defer i.Close()
 	f := xdpkit.AskFeatures(i.Index)
-	out = append(out, host.Finding{ID: "xdp_features", Severity: host.Note, What: fmt.Sprintf("XDP features of %s, driver %s: %v", name, i.Driver, f)})
+	out = append(out, host.Finding{ID: "xdp_features", Severity: host.Note,
+		What: fmt.Sprintf("XDP features of %s, driver %s: %v", name, i.Driver, f)})
 	if missing := f.Missing(i); missing != "" {
 		out = append(out, host.Finding{ID: "xdp_missing", Severity: host.Warning,
 			What: missing + ": the driver's hook may refuse the program, which then falls back to the generic hook, behind the driver"})

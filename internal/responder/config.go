@@ -117,7 +117,8 @@ func newSettings(online []int) *settings {
 			"strict: how many equal datagrams (by UDP checksum and length) from one source address are answered within 10 ms. More of them are "+
 				"a loop with an echo service on that host and are refused, which ends the loop. A client whose data does not change, and that "+
 				"sends faster, needs a larger number.").In("guard.mode=strict"),
-		setting.Range("guard.checksum_bytes", &s.guard.checksumBytes, 0, math.MaxInt, fastpath.DefaultChecksumBytes, "none",
+		setting.Range("guard.checksum_bytes", &s.guard.checksumBytes, 0, math.MaxInt, fastpath.DefaultChecksumBytes,
+			"none",
 			"strict: the longest IP packet, in bytes, whose ICMP or UDP checksum is verified before it is answered. A longer packet with a wrong "+
 				"checksum gets a reply with the same error.").In("guard.mode=strict"),
 
@@ -135,7 +136,8 @@ func newSettings(online []int) *settings {
 			{Name: "lift", Doc: "disable throttling while the responder runs; refuse cpu.priority if that fails."},
 			{Name: "keep", Doc: "accept the throttling."},
 		}, "The kernel throttles a real-time thread that never sleeps for 50 ms of each second if other threads wait: up to "+
-			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:").In("cpu.priority"),
+			"Linux 6.11 with sched_rt_runtime_us (all cores), from 6.12 on with each core's fair server. Action:").In(
+			"cpu.priority"),
 		setting.Bool("cpu.isolate", &s.cpu.isolate, false,
 			"Move all other work off the cores, without a reboot: a cgroup-v2 partition of type isolated, threads, kernel "+
 				"threads, unbound work, interrupts, queued timers, deep idle states of all cores. -v logs each step. All "+
@@ -170,7 +172,8 @@ func newSettings(online []int) *settings {
 				"compare`; empty is off."),
 		setting.Bool("stats.anonymous", &s.stats.anonymous, false,
 			"Leave identifying data out of that report: host name, kernel command line, the kernel release behind its version, "+
-				"the responder's command line, MAC addresses, and IP addresses that are not private.").In("stats.report"),
+				"the responder's command line, MAC addresses, and IP addresses that are not private.").In(
+			"stats.report"),
 	})), s.nic.DebugSettings())...)
 	s.table.Find("nic.device").Doc += " Empty: the interface that has one of respond.addresses."
 	s.table.Removed = cards.Removed
@@ -215,13 +218,15 @@ func (s *settings) check(online []int) error {
 		s.nic.Device = interfaceWith(s.respond.addresses)
 	}
 	if s.nic.Device == "" {
-		return s.table.Fail("nic.device", "is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists the devices)")
+		return s.table.Fail("nic.device",
+			"is empty: name an interface, a PCI address or vfio-user:PATH (`rebound-responder nics` lists the devices)")
 	}
 	if err := cards.Fits(s.nic.Driver, s.nic.Device); err != nil {
 		return s.table.Fail("nic.driver", "%w", err)
 	}
 	if s.nic.Pin != "" && s.nic.Driver != "auto" && !s.nic.InKernel() {
-		return s.table.Fail("nic.pin", "is for driver xdp: %s answers in the process, and stops when it exits", s.nic.Driver)
+		return s.table.Fail("nic.pin", "is for driver xdp: %s answers in the process, and stops when it exits",
+			s.nic.Driver)
 	}
 	if err := s.checkMessages(); err != nil {
 		return err
@@ -255,8 +260,10 @@ func (s *settings) check(online []int) error {
 
 // match returns what to answer, except for the parts that depend on device and clock.
 func (s *settings) match() *fastpath.Config {
-	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports, STAMPBase: s.respond.stamp.base,
-		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst), Loop: uint32(s.guard.loop), ChecksumBytes: s.guard.checksumBytes}
+	c := &fastpath.Config{Addresses: s.respond.addresses, UDPPorts: s.respond.udp, STAMPPorts: s.respond.stamp.ports,
+		STAMPBase: s.respond.stamp.base,
+		Reflector: s.respond.stamp.reflector(), Rate: uint64(s.guard.rate), Burst: uint64(s.guard.burst),
+		Loop: uint32(s.guard.loop), ChecksumBytes: s.guard.checksumBytes}
 	if s.guard.mode == "open" {
 		c.Mode = fastpath.Open
 	}

@@ -214,7 +214,8 @@ func FuzzConfig(f *testing.F) {
 		if err == nil {
 			return
 		}
-		if strings.Contains(err.Error(), "struct") || strings.ContainsRune(err.Error(), '\n') && !strings.ContainsRune(set, '\n') {
+		if strings.Contains(err.Error(), "struct") || strings.ContainsRune(err.Error(), '\n') &&
+			!strings.ContainsRune(set, '\n') {
 			t.Fatalf("no message for a reader: %q", err)
 		}
 		var line int
@@ -225,7 +226,8 @@ func FuzzConfig(f *testing.F) {
 }
 
 func TestKeyInConfig(t *testing.T) {
-	file := written(t, strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+strings.Repeat("5a", 32)+`"`))
+	file := written(t, strings.ReplaceAll(whole, `[862]`, "[862]\nstamp_auth_ports = [863]\nstamp_key = \""+
+		strings.Repeat("5a", 32)+`"`))
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o644: "mode 0644: it has a key"} {
 		must.OK(t, os.Chmod(file, mode))
 		s, err := loadConfig(file, nil, fourCPUs)
@@ -234,7 +236,8 @@ func TestKeyInConfig(t *testing.T) {
 			t.Error(err)
 		case want == "" && (len(s.match().Reflector.Key) != 32 || s.match().Reflector.Key[31] != 0x5a):
 			t.Error("the key has not arrived")
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "5a5a")):
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "5a5a")):
 			t.Errorf("mode %#o: %v, want %q", mode, err, want)
 		}
 	}

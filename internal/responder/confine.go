@@ -56,9 +56,10 @@ func (s *settings) needs() (n confine.Needs) {
 	return n
 }
 
-// deviceFolder returns the folder of device files that a responder beside the kernel's driver keeps. The kernel removes /dev/infiniband
-// with the last RDMA device, and makes another folder when the device returns, which a rule for the first one does not allow. Its parent
-// stays. Uid 0 does not keep that, because there the modes of the files do not protect other devices from it.
+// deviceFolder returns the folder of device files that a responder beside the kernel's driver keeps. The kernel removes
+// /dev/infiniband with the last RDMA device, and makes another folder when the device returns, which a rule for the
+// first one does not allow. Its parent stays. Uid 0 does not keep that, because there the modes of the files do not
+// protect other devices from it.
 func (s *settings) deviceFolder() string {
 	if u, _ := s.user(); u == nil && os.Geteuid() == 0 {
 		return "/dev/infiniband"

@@ -22,15 +22,18 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// confined fails unless every thread has a system call filter, no rights beyond these capabilities, and an unprivileged user.
+// confined fails unless every thread has a system call filter, no rights beyond these capabilities, and an unprivileged
+// user.
 func (p *child) confined(t *testing.T, capabilities uint64) {
 	t.Helper()
 	u := must.Get(confine.FindUser(""))(t)
-	wants := map[string]string{"Seccomp": "2", "NoNewPrivs": "1", "Groups": "", "Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
+	wants := map[string]string{"Seccomp": "2", "NoNewPrivs": "1", "Groups": "",
+		"Uid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.UID)}, 4), "\t"),
 		"Gid": strings.Join(slices.Repeat([]string{fmt.Sprint(u.GID)}, 4), "\t")}
 	for _, thread := range threads(t, p.Process.Pid) {
 		for _, name := range []string{"CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-			mask := must.Get(strconv.ParseUint(thread[name], 16, 64))(t) &^ (1 << unix.CAP_IPC_LOCK) // kept if the limit on locked memory cannot be lifted
+			// kept if the limit on locked memory cannot be lifted
+			mask := must.Get(strconv.ParseUint(thread[name], 16, 64))(t) &^ (1 << unix.CAP_IPC_LOCK)
 			if name == "CapAmb" {
 				mask |= capabilities
 			}
@@ -54,7 +57,8 @@ func TestConfined(t *testing.T) {
 			parent := filepath.Join(t.TempDir(), "root's")
 			must.OK(t, os.Mkdir(parent, 0o700))
 			folder := filepath.Join(parent, "report")
-			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp=true", "trust.confine=require", "stats.report="+folder, "stats.listen=127.0.0.1:0",
+			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp=true", "trust.confine=require",
+				"stats.report="+folder, "stats.listen=127.0.0.1:0",
 				"log.level=debug")
 			p.confined(t, c.capabilities)
 			w.run(t, "ping", "-q", "-c", "20", "-i", "0.01", ours4)
@@ -76,8 +80,8 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// Beside the kernel's driver an ordinary user keeps /dev, because /dev/infiniband may be another folder after a reset of the device. Uid 0,
-// which could open every disk, does not.
+// Beside the kernel's driver an ordinary user keeps /dev, because /dev/infiniband may be another folder after a reset
+// of the device. Uid 0, which could open every disk, does not.
 func TestDeviceFolder(t *testing.T) {
 	needRoot(t)
 	for user, want := range map[string]string{"root": "/dev/infiniband", "auto": "/dev"} {
@@ -105,7 +109,8 @@ func TestConfinedCards(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			here := newSpace(t)
 			socket := filepath.Join(t.TempDir(), "nic")
-			sim := programs.Start(t, exec.Command(simnic, "-model", model, "-socket", socket, "-wire", "tap:sim0", "-strict=false"), here.try(t))
+			sim := programs.Start(t, exec.Command(simnic, "-model", model, "-socket", socket, "-wire", "tap:sim0",
+				"-strict=false"), here.try(t))
 			on := &wire{there: here}
 			on.run(t, "ip", "addr", "add", "10.9.0.1/24", "dev", "sim0")
 			on.run(t, "ip", "link", "set", "sim0", "up")

@@ -24,9 +24,11 @@ func TestOneCPU(t *testing.T) {
 		name, want, priority string // what the log says, without cpu.priority and with it
 		confined             func(t *testing.T, cpu string) []string
 	}{
-		{"cpuset", "every core that this process can have polls", "SCHED_FIFO on every core that this process can have (" + cpu + ")", func(t *testing.T, cpu string) []string {
-			return []string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(cpuset(t, cpu), "cgroup.procs")}
-		}},
+		{"cpuset", "every core that this process can have polls",
+			"SCHED_FIFO on every core that this process can have (" + cpu + ")",
+			func(t *testing.T, cpu string) []string {
+				return []string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(cpuset(t, cpu), "cgroup.procs")}
+			}},
 		{"taskset", "", "", func(_ *testing.T, cpu string) []string { return []string{"taskset", "-c", cpu} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -35,7 +37,8 @@ func TestOneCPU(t *testing.T) {
 				return exec.Command("env", append(c.confined(t, cpu), w.command(t, sets...).Args...)...)
 			}
 			if c.priority != "" {
-				_, stderr, _ := w.here.outcome(t, command("nic.driver=afxdp", "cpu.priority=1", "cpu.realtime_guard=keep"))
+				_, stderr, _ := w.here.outcome(t, command("nic.driver=afxdp", "cpu.priority=1",
+					"cpu.realtime_guard=keep"))
 				check.Contains(t, stderr, c.priority)
 			}
 			p := &child{programs.Start(t, command("nic.driver=afxdp"), w.here.try(t))}

@@ -58,15 +58,19 @@ func TestAnswers(t *testing.T) {
 	}{
 		{"afpacket", "0", "", []string{`rebound_wait_seconds{queue="0",quantile="0.99"} `, `rebound_collections_total 0`}, "go_gc"},
 		{"afxdp", "0", "", []string{`rebound_wait_seconds{queue="0",quantile="0.99"} `, `rebound_collections_total 0`}, "go_gc"},
-		{"xdp", "all", "xdp-generic", []string{`rebound_device_frames_total{direction="tx"} `, `rebound_device_own_total{counter="interface_rx_dropped"} `,
-			`rebound_device_own_total{counter="interface_tx_fifo_errors"} `}, `kind="rx_dropped"`}, // a counter that it does not have
+		{"xdp", "all", "xdp-generic", []string{`rebound_device_frames_total{direction="tx"} `,
+			`rebound_device_own_total{counter="interface_rx_dropped"} `,
+			// a counter that it does not have
+			`rebound_device_own_total{counter="interface_tx_fifo_errors"} `}, `kind="rx_dropped"`},
 	} {
 		t.Run(c.driver, func(t *testing.T) {
 			w := newWire(t)
 			folder, anonymous := filepath.Join(t.TempDir(), "report"), c.driver == "afpacket"
-			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp="+strconv.FormatBool(c.driver == "xdp"), "stats.report="+folder,
+			p := w.start(t, nil, "nic.driver="+c.driver, "nic.generic_xdp="+strconv.FormatBool(c.driver == "xdp"),
+				"stats.report="+folder,
 				"stats.anonymous="+strconv.FormatBool(anonymous), "stats.listen=127.0.0.1:0")
-			want := regexp.MustCompile(`^ready driver=` + c.driver + ` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
+			want := regexp.MustCompile(`^ready driver=` + c.driver +
+				` device=port mac=([0-9a-f]{2}:){5}[0-9a-f]{2} addresses=10\.77\.0\.2/24,fd77::2/64\n$`)
 			if !want.MatchString(p.Ready) {
 				t.Errorf("ready line %q", p.Ready)
 			}
@@ -82,14 +86,17 @@ func TestAnswers(t *testing.T) {
 			for name, want := range sent {
 				check.Equal(t, count(t, s, name), want, name+": counted %d")
 			}
-			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 || count(t, s, "turnaround") > count(t, s, "answered") {
+			if count(t, s, "arp") == 0 || count(t, s, "nd") == 0 || count(t, s, "turnaround") == 0 ||
+				count(t, s, "turnaround") > count(t, s, "answered") {
 				t.Errorf("no ARP or ND was answered, or the histogram is wrong:\n%s", s)
 			}
 
 			metrics := w.metrics(t, p)
-			check.Contains(t, metrics, append(c.shows, fmt.Sprintf(`rebound_answered_total{kind="icmpv4",queue=%q} 20`, c.queue),
+			check.Contains(t, metrics, append(c.shows, fmt.Sprintf(`rebound_answered_total{kind="icmpv4",queue=%q} 20`,
+				c.queue),
 				fmt.Sprintf(`rebound_answered_total{kind="udpv6",queue=%q} %d`, c.queue, sent6),
-				fmt.Sprintf(`rebound_refused_total{queue=%q,reason="port"} 0`, c.queue), fmt.Sprintf(`rebound_turnaround_seconds_count{queue=%q} `, c.queue))...)
+				fmt.Sprintf(`rebound_refused_total{queue=%q,reason="port"} 0`, c.queue),
+				fmt.Sprintf(`rebound_turnaround_seconds_count{queue=%q} `, c.queue))...)
 			if strings.Contains(metrics, c.absent) { // reading the Go collector's stops the world
 				t.Errorf("metrics have %q:\n%s", c.absent, metrics)
 			}
@@ -98,8 +105,10 @@ func TestAnswers(t *testing.T) {
 			last := p.stop(t, unix.SIGTERM)
 			check.Equal(t, count(t, last, "icmpv4"), 21, "%d pings in the summary")
 			rep := must.Get(report.Read(folder))(t)
-			if rep.Metric != report.Turnaround || rep.Main() == nil || rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
-				(rep.Find(latency.GapSeries) != nil) != (c.driver != "xdp") || rep.Device.Driver != c.driver || rep.Device.Backend != "socket" ||
+			if rep.Metric != report.Turnaround || rep.Main() == nil ||
+				rep.Main().Summary.Count != int64(count(t, last, "turnaround")) ||
+				(rep.Find(latency.GapSeries) != nil) != (c.driver != "xdp") || rep.Device.Driver != c.driver ||
+				rep.Device.Backend != "socket" ||
 				c.push != "" && rep.Device.Push != c.push || rep.Counts.Sent != int64(count(t, last, "answered")) {
 				t.Errorf("report: %+v", rep)
 			}
@@ -195,11 +204,13 @@ func TestRuntimeStaysAway(t *testing.T) {
 	}
 	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // after the first answer, start-up is complete
 	thread, switches := pollingThread(t, p, core)
-	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4) // a second, in which the monitor would request 100 yields
+	// a second, in which the monitor would request 100 yields
+	w.run(t, "ping", "-c", "100", "-i", "0.01", "-W", "60", ours4)
 	if same, after := pollingThread(t, p, core); same != thread || after != switches {
 		t.Errorf("the polling thread %d gave its core away: %s times, %s before", thread, after, switches)
 	}
-	w.run(t, "ping", "-c", "1", "-W", "60", ours4) // waits for up to a minute: by then all earlier requests are answered
+	// waits for up to a minute: by then all earlier requests are answered
+	w.run(t, "ping", "-c", "1", "-W", "60", ours4)
 	before, since := collections()
 	if len(before) == 0 {
 		t.Error("gctrace shows nothing: the test would see no collection whatever happens")
@@ -215,7 +226,8 @@ func TestRuntimeStaysAway(t *testing.T) {
 func pollingThread(t *testing.T, p *child, core string) (tid int, switches string) {
 	t.Helper()
 	tid = p.only(t, "may run on core "+core, func(status map[string]string) bool {
-		return slices.Contains(must.Get(isolate.ParseCPUs(status["Cpus_allowed_list"]))(t), must.Get(strconv.Atoi(core))(t))
+		return slices.Contains(must.Get(isolate.ParseCPUs(status["Cpus_allowed_list"]))(t),
+			must.Get(strconv.Atoi(core))(t))
 	})
 	return tid, threads(t, p.Process.Pid)[tid]["voluntary_ctxt_switches"]
 }
@@ -310,7 +322,8 @@ func TestExitCodes(t *testing.T) {
 			}
 			stdout, stderr, code := w.here.outcome(t, cmd)
 			lines := problems(stderr)
-			if code != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") || !strings.Contains(lines[0], c.want) {
+			if code != c.code || len(lines) == 0 || !strings.HasPrefix(lines[0], "rebound-responder: ") ||
+				!strings.Contains(lines[0], c.want) {
 				t.Errorf("exit %d, want %d with %q\n%s", code, c.code, c.want, stderr)
 			}
 			if len(lines) != 1 {
@@ -354,9 +367,11 @@ func TestSTAMP(t *testing.T) {
 				t.Errorf("sequence number of the sender is %#x", seq)
 			}
 			sent, received := binary.BigEndian.Uint64(in[4:]), binary.BigEndian.Uint64(in[16:])
-			const slack = 1 << 32 / 1000 // a millisecond, for two clocks that are compared by reading one after the other
+			// a millisecond, for two clocks that are compared by reading one after the other
+			const slack = 1 << 32 / 1000
 			if received > sent || received+slack < ntp(before) || sent > ntp(after)+slack {
-				t.Errorf("received at %#x, sent at %#x, asked between %#x and %#x", received, sent, ntp(before), ntp(after))
+				t.Errorf("received at %#x, sent at %#x, asked between %#x and %#x", received, sent, ntp(before),
+					ntp(after))
 			}
 		})
 	}

@@ -22,18 +22,19 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 )
 
-// heapBound is how many bytes of garbage the control goroutines (scrapes, summaries, STAMP's clock) may leave before the loops are
-// stopped for a collection. With a scrape every fifteen seconds it is reached after a day or so.
+// heapBound is how many bytes of garbage the control goroutines (scrapes, summaries, STAMP's clock) may leave before
+// the loops are stopped for a collection. With a scrape every fifteen seconds it is reached after a day or so.
 const heapBound = 12 << 20
 
 // engine runs one polling loop on each core.
 //
 // The Go runtime can disturb a polling loop in four ways, and each is prevented:
-//   - Stopping the world waits for every goroutine: a loop that never yields blocks it, and a loop that yields is stopped by it. While loops run the collector is
-//     off, GOMAXPROCS is fixed (otherwise the runtime adapts it, by stopping the world), and nothing else that stops the world is called. When the heap has grown
-//     past bound, the loops are stopped through their own flag, the collector runs, and they are started again.
-//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread blocks (occupy), and at the next function
-//     call, which ignores it while pinned (polling.Pin).
+//   - Stopping the world waits for every goroutine: a loop that never yields blocks it, and a loop that yields is
+//     stopped by it. While loops run the collector is off, GOMAXPROCS is fixed (otherwise the runtime adapts it, by
+//     stopping the world), and nothing else that stops the world is called. When the heap has grown past bound, the
+//     loops are stopped through their own flag, the collector runs, and they are started again.
+//   - The runtime's monitor asks each goroutine that has run for 10 ms to yield: by a signal, which a polling thread
+//     blocks (occupy), and at the next function call, which ignores it while pinned (polling.Pin).
 //   - The process's other threads could run on the core: keepOff moved them.
 //   - Runnable goroutines could need the loop's P: there are two more Ps than loops.
 type engine struct {

@@ -95,7 +95,8 @@ func TestLoopFails(t *testing.T) {
 			return spin(q, stop, r)
 		}, 2)
 		err := e.run(context.Background(), nil)
-		if !errors.Is(err, want) || !strings.Contains(err.Error(), "queue 1") || strings.Contains(err.Error(), "queue 0") {
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), "queue 1") ||
+			strings.Contains(err.Error(), "queue 0") {
 			t.Errorf("got %v, want %v of queue 1 alone", err, want)
 		}
 	}
@@ -103,7 +104,8 @@ func TestLoopFails(t *testing.T) {
 
 func TestAdvise(t *testing.T) {
 	for err, want := range map[error]string{
-		nic.ErrGone: "starting again does not help until it is back", nic.ErrDown: "start again", nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
+		nic.ErrGone: "starting again does not help until it is back", nic.ErrDown: "start again",
+		nic.ErrHardware: "start again", nic.ErrTimeout: "start again",
 	} {
 		check.Fails(t, err.Error(), advise(fmt.Errorf("core 1: %w", err)), err, want)
 	}

@@ -84,12 +84,16 @@ func TestMACChanges(t *testing.T) {
 func (w *wire) impaired(t *testing.T, p *child, reason, value string) {
 	t.Helper()
 	line := `rebound_impaired{reason="` + reason + `"} ` + value
-	if !await.Holds(func() bool { return strings.Contains(w.run(t, "curl", "-s", "http://"+kernels4+":9470/metrics"), line) }) {
+	if !await.Holds(func() bool {
+		return strings.Contains(w.run(t, "curl", "-s", "http://"+kernels4+":9470/metrics"),
+			line)
+	}) {
 		t.Errorf("the metrics have no %s\n%s", line, p.Log)
 	}
 }
 
-// What happens to the interface later and makes the responder lose requests, or two of them answer, is a warning and a metric.
+// What happens to the interface later and makes the responder lose requests, or two of them answer, is a warning and a
+// metric.
 func TestImpaired(t *testing.T) {
 	w := newWire(t)
 	p := w.start(t, nil, "nic.driver=afpacket", "stats.listen="+kernels4+":9470")

@@ -34,7 +34,8 @@ func TestFullDisk(t *testing.T) {
 					folder := filepath.Join(small, "report")
 					had := map[string][]byte{}
 					if before {
-						must.OK(t, report.Write(folder, synthetic.Link{Median: 4000, Seconds: 1, Rate: 100}.Report(), page.Report))
+						must.OK(t, report.Write(folder, synthetic.Link{Median: 4000, Seconds: 1, Rate: 100}.Report(),
+							page.Report))
 						had = content(t, small)
 					}
 					disk.Fill(t, small, free)
@@ -43,11 +44,13 @@ func TestFullDisk(t *testing.T) {
 					s := p.end(t, exitFailed)
 					lines := problems(p.Log.String())
 					check.Contains(t, s, "answered")
-					if len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") || !strings.Contains(lines[0], folder) {
+					if len(lines) != 1 || !strings.Contains(lines[0], "no space left on device") ||
+						!strings.Contains(lines[0], folder) {
 						t.Errorf("messages %q", lines)
 					}
 					if has := content(t, small); !maps.EqualFunc(has, had, bytes.Equal) {
-						t.Errorf("the disk has %v, had %v", slices.Sorted(maps.Keys(has)), slices.Sorted(maps.Keys(had)))
+						t.Errorf("the disk has %v, had %v", slices.Sorted(maps.Keys(has)),
+							slices.Sorted(maps.Keys(had)))
 					}
 				})
 			}
@@ -73,8 +76,10 @@ func TestFullDiskProbe(t *testing.T) {
 	w := newWire(t)
 	for _, free := range []int{0, 1} {
 		small := disk.Small(t, free)
-		stdout, stderr, code := w.responder(t, "probe", "-set", "nic.driver=afpacket", "-stage", "up", "-o", small, port)
-		if free == 0 && (code != exitFailed || !strings.Contains(stderr, "no space left on device") || !strings.Contains(stderr, small)) {
+		stdout, stderr, code := w.responder(t, "probe", "-set", "nic.driver=afpacket", "-stage", "up", "-o", small,
+			port)
+		if free == 0 && (code != exitFailed || !strings.Contains(stderr, "no space left on device") ||
+			!strings.Contains(stderr, small)) {
 			t.Errorf("exit %d: %s", code, stderr)
 		}
 		check.Contains(t, stdout, "stage up succeeded")
@@ -95,7 +100,8 @@ func TestFullOutput(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{{"config"}, {"version"}, {"help"}, {"manual"}, {"completion", "zsh"}, {"nics"}} {
 		var stderr bytes.Buffer
-		if code := command(args, full, &stderr); code != exitFailed || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
+		if code := command(args, full, &stderr); code != exitFailed ||
+			!strings.Contains(stderr.String(), "/dev/full: no space left on device") {
 			t.Errorf("%q: exit %d: %s", args, code, &stderr)
 		}
 	}

@@ -20,8 +20,8 @@ const (
 	keptCauses = 1 << 15
 )
 
-// gapLog keeps the longest polling gaps of all loops for the report, and what had the cores meanwhile. All of it has its memory from
-// the start.
+// gapLog keeps the longest polling gaps of all loops for the report, and what had the cores meanwhile. All of it has
+// its memory from the start.
 type gapLog struct {
 	loops  []*loop
 	clock  *latency.Clock
@@ -71,7 +71,8 @@ func (g *gapLog) wall(a anchor, tick uint64) int64 { return a.ns + g.clock.Betwe
 
 // newGapLog has the loops keep their gaps. They must not run yet.
 func newGapLog(loops []*loop, clock *latency.Clock) *gapLog {
-	g := &gapLog{loops: loops, clock: clock, anchor: readAnchor(), read: make([]polling.Read, len(loops)), least: clock.Ticks(osnoise.Threshold), gaps: make([]loopGap, 0, keptGaps)}
+	g := &gapLog{loops: loops, clock: clock, anchor: readAnchor(), read: make([]polling.Read, len(loops)),
+		least: clock.Ticks(osnoise.Threshold), gaps: make([]loopGap, 0, keptGaps)}
 	for _, l := range loops {
 		l.responder.Loop.Keep = g.least
 	}
@@ -144,7 +145,8 @@ func (g *gapLog) report(how string) *report.Gaps {
 	out.MissedCauses = g.missedCauses
 	for _, e := range g.causes {
 		text, name := e.Phrase()
-		out.All = append(out.All, report.Gap{Core: e.CPU, Start: e.start, Duration: max(g.clock.Between(e.From, e.To), 0), Text: text, Name: name, Weak: e.Weak})
+		out.All = append(out.All, report.Gap{Core: e.CPU, Start: e.start,
+			Duration: max(g.clock.Between(e.From, e.To), 0), Text: text, Name: name, Weak: e.Weak})
 	}
 	slices.SortFunc(out.All, func(a, b report.Gap) int { return cmp.Compare(a.Start, b.Start) })
 	return out

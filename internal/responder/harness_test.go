@@ -65,7 +65,8 @@ func newSpace(t testing.TB) *space {
 	return &space{h}
 }
 
-// do runs f in the namespace. A process that f starts, and a socket that it opens, stay there. Without a namespace it only runs f.
+// do runs f in the namespace. A process that f starts, and a socket that it opens, stay there. Without a namespace it
+// only runs f.
 func (s *space) do(t testing.TB, f func()) {
 	t.Helper()
 	if s == nil {
@@ -135,7 +136,8 @@ func newWireOf(t testing.TB, queues int) *wire {
 		return l
 	}
 	w.here.do(t, func() {
-		v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: peer, PeerNamespace: netlink.NsFd(w.there.handle)}
+		v := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: peer,
+			PeerNamespace: netlink.NsFd(w.there.handle)}
 		v.Name, v.NumRxQueues, v.NumTxQueues = port, queues, queues
 		must.OK(t, netlink.LinkAdd(v))
 		up("lo")
@@ -171,7 +173,8 @@ type child struct{ *programs.Running }
 // command is a responder that has not been started.
 func (w *wire) command(t testing.TB, sets ...string) (cmd *exec.Cmd) {
 	t.Helper()
-	base := []string{"nic.device=" + port, "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]", "respond.stamp_ports=862"}
+	base := []string{"nic.device=" + port, "respond.addresses=[" + ours4 + "/24, " + ours6 + "/64]",
+		"respond.stamp_ports=862"}
 	return exec.Command(program(t), append(set(append(base, sets...)...), "-v")...)
 }
 
@@ -216,7 +219,8 @@ func (p *child) summary(t testing.TB) string {
 		if err != nil {
 			t.Fatalf("no summary: %v\n%s%s", err, b.String(), p.Log)
 		}
-		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(), " xdp on ")]; strings.HasPrefix(line, last) {
+		if last := map[bool]string{false: "gap ", true: "turnaround "}[strings.Contains(b.String(),
+			" xdp on ")]; strings.HasPrefix(line, last) {
 			return b.String()
 		}
 	}

@@ -22,7 +22,8 @@ func TestNoResolutionIsLost(t *testing.T) {
 		for i := 1; i < polling.Buckets; i++ {
 			n := metrics.NativeBucket(middle(i)/hz, metrics.Finest)
 			if n <= last {
-				t.Fatalf("%v Hz: buckets %d and %d (from %d ticks) are both bucket %d", hz, i-1, i, polling.Lowest(i), n)
+				t.Fatalf("%v Hz: buckets %d and %d (from %d ticks) are both bucket %d", hz, i-1, i, polling.Lowest(i),
+					n)
 			}
 			last = n
 		}

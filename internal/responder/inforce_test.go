@@ -32,17 +32,22 @@ var notInForce = map[string]string{
 	"mlx5":  "nic.port nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
 	"mlx4":  "nic.qkey " + ofKernel + " " + enaDebug + " debug.skip_eeprom_check debug.link_mode " + messages,
 	"ena":   "nic.port nic.qkey " + ofKernel + " debug.skip_eeprom_check debug.link_mode debug.no_steering " + messages,
-	"efa": "nic.port nic.mac " + ofKernel + " respond.addresses respond.udp_ports respond.vlans respond.stamp_ports respond.stamp_auth_ports guard.checksum_bytes guard.loop " +
+	"efa": "nic.port nic.mac " + ofKernel +
+		" respond.addresses respond.udp_ports respond.vlans respond.stamp_ports respond.stamp_auth_ports guard.checksum_bytes guard.loop " +
 		ofDebug,
 	"virtio": "nic.push nic.push_max nic.port nic.qkey " + ofKernel + " " + ofDebug + " " + messages,
 }
 
 // values are test values of settings, if the type is not enough to choose one.
 var values = map[string]string{
-	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.down_limit": "5s", "nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
-	"debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9", "trust.user": "root",
-	"respond.stamp_idle": "5s", "respond.stamp_dscp": "3", "respond.stamp_clock_error": "1us", "log.level": "debug", "stats.listen": "127.0.0.1:0",
-	"stats.hosts": "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8", "respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",
+	"nic.ring_size": "64", "nic.mtu": "1400", "nic.mac": "02:00:00:00:00:07", "nic.pin": "name", "nic.down_limit": "5s",
+	"nic.qkey": "7", "debug.host_version": "1", "debug.os_type": "2",
+	"debug.link_mode": "3", "respond.addresses": "10.0.0.9", "respond.vlans": "5", "respond.handover": "127.0.0.1:9",
+	"trust.user":         "root",
+	"respond.stamp_idle": "5s", "respond.stamp_dscp": "3", "respond.stamp_clock_error": "1us", "log.level": "debug",
+	"stats.listen": "127.0.0.1:0",
+	"stats.hosts":  "a.example", "stats.interval": "5s", "stats.report": "out/x", "respond.udp_ports": "8",
+	"respond.stamp_ports": "862", "respond.stamp_auth_ports": "863",
 }
 
 // other returns a value of a setting other than its default.

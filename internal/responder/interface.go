@@ -55,7 +55,8 @@ func readCoalescing(name string) (c coalescing, err error) {
 
 // interfaceFindings returns what adds latency on a kernel interface: coalesced interrupts, receive processing that
 // waits for a thread or a timer, and interrupts on other CPUs. cores are the polling cores.
-func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (coalescing, error)) (out []host.Finding) {
+func interfaceFindings(root fs.FS, name string, cores []int,
+	ask func(string) (coalescing, error)) (out []host.Finding) {
 	read := func(file string) string {
 		b, err := fs.ReadFile(root, file)
 		if err != nil {
@@ -82,13 +83,16 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 	}
 	class := "sys/class/net/" + name + "/"
 	if read(class+"threaded") == "1" {
-		find("napi_threaded", host.Warning, "echo 0 > /"+class+"threaded, or give the threads napi/"+name+"-* a dedicated core and a priority",
+		find("napi_threaded", host.Warning, "echo 0 > /"+class+"threaded, or give the threads napi/"+name+
+			"-* a dedicated core and a priority",
 			"received frames of %s wait until a kernel thread is scheduled (threaded NAPI)", name)
 	}
 	if defer_, _ := strconv.Atoi(read(class + "napi_defer_hard_irqs")); defer_ > 0 {
 		ns, _ := strconv.Atoi(read(class + "gro_flush_timeout"))
-		find("napi_deferral", host.Note, "echo 0 > /"+class+"napi_defer_hard_irqs; only busy polling (afxdp with zero copy) benefits from it",
-			"%s keeps interrupts off for %d rounds, and polls every %d µs (napi_defer_hard_irqs, gro_flush_timeout)", name, defer_, ns/1000)
+		find("napi_deferral", host.Note, "echo 0 > /"+class+
+			"napi_defer_hard_irqs; only busy polling (afxdp with zero copy) benefits from it",
+			"%s keeps interrupts off for %d rounds, and polls every %d µs (napi_defer_hard_irqs, gro_flush_timeout)",
+			name, defer_, ns/1000)
 	}
 	if irqs := interruptsOf(root, name, read); len(irqs) > 0 {
 		var on []string
@@ -96,7 +100,8 @@ func interfaceFindings(root fs.FS, name string, cores []int, ask func(string) (c
 			on = append(on, fmt.Sprintf("%d on CPU %s", i.number, i.cpus))
 			list, _ := isolate.ParseCPUs(i.cpus)
 			if len(list) == 1 && slices.Contains(cores, list[0]) {
-				find("napi_core", host.Warning, fmt.Sprintf("echo LIST > /proc/irq/%d/smp_affinity_list, with another CPU beside the polling core", i.number),
+				find("napi_core", host.Warning, fmt.Sprintf(
+					"echo LIST > /proc/irq/%d/smp_affinity_list, with another CPU beside the polling core", i.number),
 					"interrupt %d of %s is served on polling core %d: the kernel's receive work interrupts the polling loop", i.number, name, list[0])
 			}
 		}

@@ -45,7 +45,8 @@ func TestInterfaceFindings(t *testing.T) {
 				root[c.file] = &fstest.MapFile{Data: []byte(c.text + "\n")}
 			}
 			var ids, says []string
-			for _, f := range interfaceFindings(root, "eth1", []int{3}, func(string) (coalescing, error) { return c.coalesce, c.err }) {
+			for _, f := range interfaceFindings(root, "eth1", []int{3},
+				func(string) (coalescing, error) { return c.coalesce, c.err }) {
 				ids, says = append(ids, f.ID), append(says, f.What+" "+f.Fix)
 			}
 			if got := strings.Join(ids, " "); got != c.ids || !strings.Contains(strings.Join(says, "\n"), c.says) {
@@ -74,10 +75,12 @@ func TestInterruptCPUs(t *testing.T) {
 	} {
 		root[file] = &fstest.MapFile{Data: []byte(text + "\n")}
 	}
-	if cpus, what := interruptCPUs(root, "eth1", []int{0, 1, 2, 3}); !slices.Equal(cpus, []int{1, 2, 3}) || !strings.Contains(what, "are served") {
+	if cpus, what := interruptCPUs(root, "eth1", []int{0, 1, 2, 3}); !slices.Equal(cpus, []int{1, 2, 3}) ||
+		!strings.Contains(what, "are served") {
 		t.Errorf("CPUs %v, %s", cpus, what)
 	}
-	if cpus, what := interruptCPUs(root, "veth0", []int{0, 1}); !slices.Equal(cpus, []int{0, 1}) || !strings.Contains(what, "no interrupts") {
+	if cpus, what := interruptCPUs(root, "veth0", []int{0, 1}); !slices.Equal(cpus, []int{0, 1}) ||
+		!strings.Contains(what, "no interrupts") {
 		t.Errorf("CPUs %v, %s", cpus, what)
 	}
 }

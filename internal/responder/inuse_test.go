@@ -21,8 +21,10 @@ func TestAddressInUse(t *testing.T) {
 	for _, first := range drivers {
 		p := w.start(t, nil, "nic.driver="+first, "cpu.cores=0")
 		for _, second := range append(drivers, "auto") {
-			_, out, code := w.responder(t, set("nic.device="+port, "respond.addresses="+ours4+"/24", "cpu.cores=1", "nic.driver="+second)...)
-			want := fmt.Sprintf("address %s: device is in use: process %d (responder) answers for it on %s", ours4, p.Process.Pid, port)
+			_, out, code := w.responder(t, set("nic.device="+port, "respond.addresses="+ours4+"/24", "cpu.cores=1",
+				"nic.driver="+second)...)
+			want := fmt.Sprintf("address %s: device is in use: process %d (responder) answers for it on %s", ours4,
+				p.Process.Pid, port)
 			if code != exitFailed || !strings.Contains(out, want) {
 				t.Errorf("%s beside %s: exit %d, want %q in\n%s", second, first, code, want, out)
 			}

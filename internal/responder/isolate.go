@@ -50,10 +50,12 @@ func (s *settings) guarded(cores []int, log *slog.Logger) error {
 	}
 	if len(guards) > 0 && s.cpu.guard == "refuse" {
 		return fmt.Errorf("cpu.priority = %d: %w: %s (cpu.realtime_guard = \"lift\" disables that while the responder runs, \"keep\" accepts it; by hand: %s)",
-			s.cpu.priority, isolate.ErrGuarded, list(guards, isolate.Guard.String), list(guards, func(g isolate.Guard) string { return g.Lift }))
+			s.cpu.priority, isolate.ErrGuarded, list(guards, isolate.Guard.String),
+			list(guards, func(g isolate.Guard) string { return g.Lift }))
 	}
 	for _, g := range guards {
-		log.Warn("the kernel throttles real-time threads", "guard", g.String(), "fix", g.Lift, "cpu.realtime_guard", s.cpu.guard)
+		log.Warn("the kernel throttles real-time threads", "guard", g.String(), "fix", g.Lift, "cpu.realtime_guard",
+			s.cpu.guard)
 	}
 	return nil
 }

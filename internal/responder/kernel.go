@@ -20,15 +20,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// kernelProgram answers in the kernel: it needs no core, and this process only maintains the clock and shows the kernel's counters.
+// kernelProgram answers in the kernel: it needs no core, and this process only maintains the clock and shows the
+// kernel's counters.
 type kernelProgram struct {
 	*answering
 	device *xdp.Device
 	guard  loopGuard
 }
 
-// openProgram opens the device if its driver answers in the kernel; otherwise it leaves answerer nil: loops of this process should
-// answer. With driver "auto" it decides, and logs the reason.
+// openProgram opens the device if its driver answers in the kernel; otherwise it leaves answerer nil: loops of this
+// process should answer. With driver "auto" it decides, and logs the reason.
 func (a *answering) openProgram() error {
 	s, log := a.settings, a.log
 	chosen := false
@@ -58,7 +59,8 @@ func (a *answering) openProgram() error {
 	d, err := s.nic.OpenKernel()
 	switch {
 	case err == nil:
-	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown), errors.Is(err, fastpath.ErrConfig):
+	case !chosen, s.nic.Pin != "", errors.Is(err, nic.ErrNoDevice), errors.Is(err, nic.ErrDown),
+		errors.Is(err, fastpath.ErrConfig):
 		return err
 	default:
 		log.Warn("XDP is not available here: falling back to AF_XDP", "device", s.nic.Device, "reason", err)
@@ -154,7 +156,8 @@ func (k *kernelProgram) page() (*metrics.Page, func()) {
 func (k *kernelProgram) fill(r *report.Report) {
 	r.Clock = latency.ClockInfo{Source: "the kernel's monotonic clock", Frequency: 1e9}
 	r.Add(latency.MainSeries, histogramOf(k.device.Turnaround()))
-	r.Notes = append(r.Notes, "turnaround is measured for one reply in sixteen, chosen at random, from the start of the program in the kernel to its end")
+	r.Notes = append(r.Notes,
+		"turnaround is measured for one reply in sixteen, chosen at random, from the start of the program in the kernel to its end")
 }
 
 // ticksOf converts a histogram of nanoseconds.

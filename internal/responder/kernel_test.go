@@ -19,9 +19,11 @@ import (
 
 // Without a core, and without zero copy on the interface, auto selects the program in the kernel, and logs the reason.
 func TestAutoInKernel(t *testing.T) {
-	for core, why := range map[string]string{"": "no core is dedicated to it", "cpu.cores=0": "shares no memory with AF_XDP sockets"} {
+	for core, why := range map[string]string{"": "no core is dedicated to it",
+		"cpu.cores=0": "shares no memory with AF_XDP sockets"} {
 		w := newWire(t)
-		sets := []string{"nic.driver=auto", "cpu.priority=50"} // of a loop on a core, which the program in the kernel does not have
+		// of a loop on a core, which the program in the kernel does not have
+		sets := []string{"nic.driver=auto", "cpu.priority=50"}
 		if core != "" {
 			sets = append(sets, core)
 		}
@@ -38,14 +40,16 @@ func TestAutoInKernel(t *testing.T) {
 // check reports where the kernel answers and the driver's features, and nothing about a polling core.
 func TestCheckInKernel(t *testing.T) {
 	w := newWire(t)
-	out, _, _ := w.responder(t, append([]string{"check"}, set("cpu.priority=50", "nic.driver=xdp", "nic.device="+port)...)...)
+	out, _, _ := w.responder(t, append([]string{"check"}, set("cpu.priority=50", "nic.driver=xdp",
+		"nic.device="+port)...)...)
 	check.Contains(t, out, "no core polls: the kernel answers on CPU", "cpu.priority: has no effect with driver xdp",
 		"XDP features of port, driver veth: basic", "the peer of port has no XDP program")
 	if strings.Contains(out, "isolated") {
 		t.Errorf("a polling core's findings:\n%s", out)
 	}
 	p := w.start(t, nil, "nic.driver=xdp")
-	if out, _, code := w.responder(t, "check", "-set", "nic.driver=auto", "-set", "nic.device="+port); code != exitFailed || !strings.Contains(out, "another responder or bench uses it") {
+	if out, _, code := w.responder(t, "check", "-set", "nic.driver=auto", "-set",
+		"nic.device="+port); code != exitFailed || !strings.Contains(out, "another responder or bench uses it") {
 		t.Errorf("exit %d with a responder on the interface\n%s", code, out)
 	}
 	p.stop(t, unix.SIGTERM)
@@ -85,11 +89,13 @@ func TestPinned(t *testing.T) {
 		})
 	}
 	status(20)
-	if s.Pin != "lab-1" || s.Device != port || s.Mode != "strict" || !s.Attached || s.Running || s.Verdicts["icmpv4"] != 20 || s.Answered < 20 ||
+	if s.Pin != "lab-1" || s.Device != port || s.Mode != "strict" || !s.Attached || s.Running ||
+		s.Verdicts["icmpv4"] != 20 || s.Answered < 20 ||
 		len(s.Addresses) != 2 || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
 	}
-	if out, _, code := w.responder(t, "status"); code != exitDone || !strings.Contains(out, "answers without a process") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
+	if out, _, code := w.responder(t, "status"); code != exitDone ||
+		!strings.Contains(out, "answers without a process") || !regexp.MustCompile(`icmpv4 +20`).MatchString(out) {
 		t.Errorf("status: exit %d\n%s", code, out)
 	}
 	// A start without the pin reports it.

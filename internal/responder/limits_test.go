@@ -25,7 +25,9 @@ func TestFewFiles(t *testing.T) {
 			"bench":    {bench, "run", "127.0.0.1", "-transport", "socket", "-count", "1"},
 		} {
 			limited := exec.Command("prlimit", append([]string{"--nofile=" + strconv.Itoa(files)}, args...)...)
-			if _, stderr, code := w.here.outcome(t, limited); code != exitFailed || !strings.Contains(stderr, "ulimit -n") || !strings.Contains(stderr, "the limit of open files is "+strconv.Itoa(files)) ||
+			if _, stderr, code := w.here.outcome(t, limited); code != exitFailed ||
+				!strings.Contains(stderr, "ulimit -n") || !strings.Contains(stderr,
+				"the limit of open files is "+strconv.Itoa(files)) ||
 				strings.Contains(stderr, "goroutine ") {
 				t.Errorf("%s with %d files: exit %d\n%s", name, files, code, stderr)
 			}

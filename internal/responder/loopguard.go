@@ -20,7 +20,8 @@ func (g *loopGuard) check(s fastpath.Stats, log *slog.Logger) {
 		return
 	}
 	g.said = true
-	log.Warn("UDP datagrams are refused as a loop with an echo service on another host (counter: loop)", "refused", n-g.since,
+	log.Warn("UDP datagrams are refused as a loop with an echo service on another host (counter: loop)", "refused",
+		n-g.since,
 		"why", "one source sent more equal datagrams within 10 ms than guard.loop", "limit", g.limit,
 		"fix", "find the service that answers the responder's UDP port; for a client that sends constant data, raise guard.loop, or set 0")
 }

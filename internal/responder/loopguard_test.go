@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A datagram that bounces between the responder and an echo service is refused after guard.loop times. The log says once what happened
-// and what to set.
+// A datagram that bounces between the responder and an echo service is refused after guard.loop times. The log says
+// once what happened and what to set.
 func TestLoopWithEchoService(t *testing.T) {
 	for _, driver := range []string{"afpacket", "xdp"} {
 		t.Run(driver, func(t *testing.T) {

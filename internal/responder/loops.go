@@ -31,8 +31,8 @@ type pollingLoops struct {
 	before map[string]int64 // bus transactions of a device model at the start of serving
 }
 
-// openLoops chooses the cores, prepares clock and memory, opens the device and creates a loop for each core. calibrated completes the
-// clock's calibration.
+// openLoops chooses the cores, prepares clock and memory, opens the device and creates a loop for each core. calibrated
+// completes the clock's calibration.
 func (a *answering) openLoops(online []int, calibrated func() (*latency.Clock, error)) error {
 	s := a.settings
 	p := &pollingLoops{answering: a, cores: s.cpu.cores}
@@ -86,7 +86,8 @@ func (a *answering) openLoops(online []int, calibrated func() (*latency.Clock, e
 		go stamps.keep(keeping)
 	}
 	a.stages.done("clock")
-	p.engine = &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: a.log, guard: loopGuard{limit: s.guard.loop}}
+	p.engine = &engine{dev: dev, priority: s.cpu.priority, bound: heapBound, log: a.log,
+		guard: loopGuard{limit: s.guard.loop}}
 	p.followed, _ = dev.(nic.Followed)
 	p.locks = s.cpu.lockMemory
 	if err := s.fits(a.info, p.messages != nil); err != nil {
@@ -203,7 +204,8 @@ func gap(l *polling.Loop) *polling.Histogram        { return &l.Gap }
 
 func (p *pollingLoops) timings() []latency.Series {
 	gaps := p.histogram(gap)
-	return []latency.Series{{Name: "wait", Summary: gaps.Wait()}, {Name: "turnaround", Summary: p.histogram(turnaround).Summary()},
+	return []latency.Series{{Name: "wait", Summary: gaps.Wait()},
+		{Name: "turnaround", Summary: p.histogram(turnaround).Summary()},
 		{Name: "gap", Summary: gaps.Summary()}}
 }
 
@@ -217,7 +219,8 @@ func (p *pollingLoops) latest() (attrs []any) {
 		t.add(&l.responder.Loop.Turnaround)
 		gaps.add(&l.responder.Loop.Gap)
 	}
-	return append(t.attrs(p.clock.Nanoseconds), "wait_p99_ns", p.clock.Nanoseconds(gaps.wait(0.99)), "gap_max_ns", p.clock.Nanoseconds(gaps.greatest))
+	return append(t.attrs(p.clock.Nanoseconds), "wait_p99_ns", p.clock.Nanoseconds(gaps.wait(0.99)), "gap_max_ns",
+		p.clock.Nanoseconds(gaps.greatest))
 }
 
 // details writes how often the loops were stopped, and what else had their cores.
@@ -259,7 +262,8 @@ func (p *pollingLoops) fill(r *report.Report) {
 		r.Gaps = p.gaps.report(how)
 	}
 	if n := p.collections.Load(); n > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("the loops were stopped %s for a garbage collection", sanitize.Count(int64(n), "time")))
+		r.Notes = append(r.Notes, fmt.Sprintf("the loops were stopped %s for a garbage collection",
+			sanitize.Count(int64(n), "time")))
 	}
 }
 

@@ -44,14 +44,17 @@ func commands() []entry {
 	status := func() *flag.FlagSet { return statusFlags(new(bool)) }
 	return []entry{
 		{"serve", "[-config FILE] [-set KEY=VALUE ...] [-v]", "answer until Ctrl-C or SIGTERM; SIGUSR1 prints a summary", serving, serveCommand},
-		{"check", "[-config FILE] [-set ...]", "report whether a card is ready (nic.device=PCI address), and host settings that increase latency, with the command that fixes each; exit status 1 if there are any",
+		{"check", "[-config FILE] [-set ...]",
+			"report whether a card is ready (nic.device=PCI address), and host settings that increase latency, with the command that fixes each; exit status 1 if there are any",
 			config, checkCommand},
 		{"config", "", "print config.toml: every key with its default", nil, configCommand},
 		{"nics", "", "list usable interfaces and PCI functions, with the driver for each", nil, nicsCommand},
-		{"probe", "[-stage read|up|loop] [-peer ADDRESS -from ADDRESS] [-o FOLDER] [-mask=false] DEVICE", "collect what a device says and does in one " +
-			"file to send back", func() *flag.FlagSet { return new(probing).flags() }, probeCommand},
-		{"bind", "[-force] [-no-driver] [-group GROUP] ADDR", "take a PCI function from its kernel driver and give it to vfio-pci, or to no driver; -force: " +
-			"even if the default route or an ssh session uses it; -group: so that its users can drive it", bind, bindCommand},
+		{"probe", "[-stage read|up|loop] [-peer ADDRESS -from ADDRESS] [-o FOLDER] [-mask=false] DEVICE",
+			"collect what a device says and does in one " +
+				"file to send back", func() *flag.FlagSet { return new(probing).flags() }, probeCommand},
+		{"bind", "[-force] [-no-driver] [-group GROUP] ADDR",
+			"take a PCI function from its kernel driver and give it to vfio-pci, or to no driver; -force: " +
+				"even if the default route or an ssh session uses it; -group: so that its users can drive it", bind, bindCommand},
 		{"unbind", "ADDR", "give a PCI function back to its kernel driver", nil, unbindCommand},
 		{"status", "[-json] [NAME]", "list programs that nic.pin left in the kernel, with their counters; -json: one object per line", status, statusCommand},
 		{"unpin", "NAME", "remove a program that nic.pin left in the kernel", nil, unpinCommand},
@@ -99,7 +102,8 @@ func perform(args []string, stdout, stderr io.Writer) int {
 		for _, c := range commands {
 			names = append(names, c.name)
 		}
-		fmt.Fprintf(stderr, "rebound-responder: unknown command %q%s: want one of %s (-h explains them)\n", name, setting.Meant("", name, names), strings.Join(names, ", "))
+		fmt.Fprintf(stderr, "rebound-responder: unknown command %q%s: want one of %s (-h explains them)\n", name,
+			setting.Meant("", name, names), strings.Join(names, ", "))
 		return exitUsage
 	}
 	if len(args) == 1 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {

@@ -28,7 +28,8 @@ func TestServiceManager(t *testing.T) {
 				buf := make([]byte, 1000)
 				return string(buf[:must.Get(c.Read(buf))(t)])
 			}
-			p := w.start(t, []string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=400000"}, "nic.driver="+driver, "nic.generic_xdp=true")
+			p := w.start(t, []string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=400000"}, "nic.driver="+driver,
+				"nic.generic_xdp=true")
 			must.Equal(t, heard(), "READY=1\nSTATUS="+strings.TrimSpace(p.Ready), "%q")
 			must.Equal(t, heard(), "WATCHDOG=1", "%q")
 			must.Equal(t, heard(), "WATCHDOG=1", "%q")

@@ -21,7 +21,8 @@ Results go to stdout, the log to stderr. Under systemd it notifies when it is re
 
 // described is this program as its help and its manual page show it.
 func described() *manual.Program {
-	p := &manual.Program{Name: "rebound-responder", Section: 8, Line: "answer latency probes from a dedicated core", Doc: about,
+	p := &manual.Program{Name: "rebound-responder", Section: 8, Line: "answer latency probes from a dedicated core",
+		Doc:      about,
 		Settings: newSettings(nil).table,
 		Exit:     "0 done, 1 failed (check: a host setting increases latency), 2 wrong usage.",
 		SeeAlso:  []string{"rebound-config(5)", "rebound-bench(1)", "rebound-simnic(1)"}}
@@ -68,7 +69,8 @@ func manualCommand(args []string, stdout, _ io.Writer) error {
 	case len(args) == 0 || len(args) == 1 && args[0] == "responder":
 		return described().WriteMan(stdout, v, day)
 	case len(args) == 1 && args[0] == "config":
-		return manual.WriteConfig(stdout, newSettings(nil).table, "rebound-config", "configuration of Rebound's responder", intro, v, day,
+		return manual.WriteConfig(stdout, newSettings(nil).table, "rebound-config",
+			"configuration of Rebound's responder", intro, v, day,
 			"rebound-responder(8)")
 	}
 	return usageError(fmt.Sprintf("no manual page %q: want responder or config", args))

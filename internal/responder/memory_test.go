@@ -74,8 +74,8 @@ func (p *child) faults(t *testing.T) (n int) {
 	return n
 }
 
-// A responder is small: resident and locked memory have limits (docs/internals/performance.md), and no frame of any kind, the first of its kind
-// included, makes the polling loop wait for a page.
+// A responder is small: resident and locked memory have limits (docs/internals/performance.md), and no frame of any
+// kind, the first of its kind included, makes the polling loop wait for a page.
 func TestMemory(t *testing.T) {
 	needs.Programs(t, "ping")
 	const mb = 1 << 10 // in kB

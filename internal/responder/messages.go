@@ -33,16 +33,22 @@ func (s *settings) checkMessages() error {
 func (s *settings) fits(info nic.Info, messages bool) error {
 	switch {
 	case messages && len(s.respond.addresses) > 0:
-		return s.table.Fail("respond.addresses", "has to be empty: %s carries messages, and has no IP address (clients find it by respond.handover)", info.Driver)
+		return s.table.Fail("respond.addresses",
+			"has to be empty: %s carries messages, and has no IP address (clients find it by respond.handover)",
+			info.Driver)
 	case messages && len(s.respond.stamp.auth) > 0:
 		return s.table.Fail("respond.stamp_auth_ports", "are UDP ports: %s carries messages, and has none", info.Driver)
 	case !messages && len(s.respond.addresses) == 0:
-		return s.table.Fail("respond.addresses", "is empty: set the addresses to answer for, as in -set respond.addresses=10.0.0.2/24 (systemd: "+
-			"OPTIONS in /etc/rebound/%s.env)", s.nic.Device)
+		return s.table.Fail("respond.addresses",
+			"is empty: set the addresses to answer for, as in -set respond.addresses=10.0.0.2/24 (systemd: "+
+				"OPTIONS in /etc/rebound/%s.env)", s.nic.Device)
 	case !messages && s.respond.handover.IsValid():
-		return s.table.Fail("respond.handover", "is for devices that carry messages (efa); %s carries frames", info.Driver)
+		return s.table.Fail("respond.handover", "is for devices that carry messages (efa); %s carries frames",
+			info.Driver)
 	case !messages && s.respond.stampMessages:
-		return s.table.Fail("respond.stamp_messages", "is for devices that carry messages (efa); %s carries frames, for which there is respond.stamp_ports", info.Driver)
+		return s.table.Fail("respond.stamp_messages",
+			"is for devices that carry messages (efa); %s carries frames, for which there is respond.stamp_ports",
+			info.Driver)
 	}
 	return nil
 }
@@ -51,7 +57,8 @@ func (s *settings) fits(info nic.Info, messages bool) error {
 // each service, the first core's first, and the addresses of their hand-over.
 func readyMessages(info nic.Info, m nic.Messenger, hand *handover.Server) string {
 	all := m.Endpoints()
-	line := fmt.Sprintf("ready driver=%s device=%s%s gid=%v qkey=%#x", info.Driver, info.Device, via(info), all[0].GID, all[0].QKey)
+	line := fmt.Sprintf("ready driver=%s device=%s%s gid=%v qkey=%#x", info.Driver, info.Device, via(info), all[0].GID,
+		all[0].QKey)
 	for s := range nic.Service(nic.Services) {
 		var numbers []string
 		for _, e := range all {

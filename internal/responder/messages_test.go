@@ -19,14 +19,16 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// adapters serves two models on one wire from a separate process, and returns their devices. Call end once all drivers are gone, one of
-// which may have been killed: it fails the test for any other violation.
+// adapters serves two models on one wire from a separate process, and returns their devices. Call end once all drivers
+// are gone, one of which may have been killed: it fails the test for any other violation.
 func adapters(t *testing.T, model string) (here, there string, end func()) {
 	t.Helper()
 	dir := t.TempDir()
 	here, there = filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	c := programs.Start(t, exec.Command(programs.Path(t, "simnic"), "-model", model, "-socket", here, "-model", model, "-socket", there, "-wire", "pair", "-counts", "-strict=false"), nil)
-	if l, err := c.Lines.ReadString('\n'); err != nil || !strings.HasPrefix(c.Ready, "ready ") || !strings.HasPrefix(l, "ready ") {
+	c := programs.Start(t, exec.Command(programs.Path(t, "simnic"), "-model", model, "-socket", here, "-model", model,
+		"-socket", there, "-wire", "pair", "-counts", "-strict=false"), nil)
+	if l, err := c.Lines.ReadString('\n'); err != nil || !strings.HasPrefix(c.Ready, "ready ") ||
+		!strings.HasPrefix(l, "ready ") {
 		t.Fatalf("simnic: %q, %q, %v\n%s", c.Ready, l, err, c.Log)
 	}
 	return "vfio-user:" + here, "vfio-user:" + there, func() {
@@ -51,7 +53,8 @@ func adapters(t *testing.T, model string) (here, there string, end func()) {
 func bench(t *testing.T, args ...string) *report.Report {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
-	args = append([]string{"run", "-timeout", "20s", "-warmup", "0s", "-runs", "1", "-self-test", "0s", "-out", dir}, args...)
+	args = append([]string{"run", "-timeout", "20s", "-warmup", "0s", "-runs", "1", "-self-test", "0s", "-out", dir},
+		args...)
 	c := exec.Command(programs.Path(t, "bench"), args...)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("bench %v: %v\n%s", args, err, out)
@@ -98,24 +101,29 @@ func TestAnswersMessages(t *testing.T) {
 		return startOn(t, here, "respond.handover=127.0.0.1:0", "respond.stamp_messages=true", "stats.report="+folder)
 	}
 	p := start()
-	want := regexp.MustCompile(`^ready driver=efa device=vfio-user:\S+ gid=fe80::\S+ qkey=0x11111111 ud=\d+ srd=\d+ stamp-ud=\d+ stamp-srd=\d+ handover=ud@\S+,srd@\S+,stamp-ud@\S+,stamp-srd@\S+\n$`)
+	want := regexp.MustCompile(
+		`^ready driver=efa device=vfio-user:\S+ gid=fe80::\S+ qkey=0x11111111 ud=\d+ srd=\d+ stamp-ud=\d+ stamp-srd=\d+ handover=ud@\S+,srd@\S+,stamp-ud@\S+,stamp-srd@\S+\n$`)
 	if !want.MatchString(p.Ready) {
 		t.Errorf("ready line %q", p.Ready)
 	}
 	run := func(proto string, args ...string) *report.Report {
 		t.Helper()
-		return bench(t, append(args, "-driver", "efa", "-iface", there, "-target", "127.0.0.1", "-count", "40", "-proto", proto,
+		return bench(t, append(args, "-driver", "efa", "-iface", there, "-target", "127.0.0.1", "-count", "40",
+			"-proto", proto,
 			"-port", p.port(t, proto))...)
 	}
 	for _, c := range []struct {
 		proto string
 		size  int
 		args  []string
-	}{{"ud", 8, nil}, {"srd", 8, nil}, {"srd", 4096, []string{"-size", "4096"}}, {"srd", 80, []string{"-size", "80", "-rate", "100"}},
+	}{{"ud", 8, nil}, {"srd", 8, nil}, {"srd", 4096, []string{"-size", "4096"}},
+		{"srd", 80, []string{"-size", "80", "-rate", "100"}},
 		{"stamp-ud", 44, nil}, {"stamp-srd", 100, []string{"-size", "100"}}} {
 		r := run(c.proto, c.args...)
-		if r.Counts.Sent != 40 || r.Counts.Received+r.Counts.Late != 40 || r.Counts.Corrupt != 0 || r.Traffic.Protocol != c.proto ||
-			r.Traffic.FrameSize != c.size || r.Traffic.Transport != "message" || r.Metric != report.RoundTrip || r.Device.Driver != "efa" || r.Device.Backend != "sim" {
+		if r.Counts.Sent != 40 || r.Counts.Received+r.Counts.Late != 40 || r.Counts.Corrupt != 0 ||
+			r.Traffic.Protocol != c.proto ||
+			r.Traffic.FrameSize != c.size || r.Traffic.Transport != "message" || r.Metric != report.RoundTrip ||
+			r.Device.Driver != "efa" || r.Device.Backend != "sim" {
 			t.Errorf("%s: %+v, %+v, %s, %+v", c.proto, r.Counts, r.Traffic, r.Metric, r.Device)
 		}
 	}

@@ -32,9 +32,11 @@ func newCommon(p *metrics.Page, info nic.Info, turnaround string) common {
 		turnaround: p.Family(dto.MetricType_HISTOGRAM, "rebound_turnaround_seconds", turnaround, "queue"),
 		frames:     p.Counter("rebound_device_frames_total", "Frames through the device.", "direction"),
 		bytes:      p.Counter("rebound_device_bytes_total", "Bytes through the device.", "direction"),
-		trouble:    p.Counter("rebound_device_trouble_total", "Errors and drops of the device, and its resets.", "kind"),
-		impaired: p.Family(dto.MetricType_GAUGE, "rebound_impaired", "1 while requests are lost or answered twice because of the interface: it is down; its MAC "+
-			"has changed; its MTU was raised; the kernel got the responder's address; it has queues that are not served.", "reason"),
+		trouble: p.Counter("rebound_device_trouble_total", "Errors and drops of the device, and its resets.",
+			"kind"),
+		impaired: p.Family(dto.MetricType_GAUGE, "rebound_impaired",
+			"1 while requests are lost or answered twice because of the interface: it is down; its MAC "+
+				"has changed; its MTU was raised; the kernel got the responder's address; it has queues that are not served.", "reason"),
 		own: p.Counter("rebound_device_own_total", "The device's own counters.", "counter"),
 	}
 }
@@ -92,19 +94,29 @@ func newPage(v *pollingLoops) (*metrics.Page, *scraped) {
 	out := new(metrics.Page)
 	p := &scraped{
 		pollingLoops: v,
-		common:       newCommon(out, v.info, "From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
-		wait:         out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds", "How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
-		gap:          out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds", "From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.", "queue"),
-		sessions:     out.Counter("rebound_stamp_sessions_total", "Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
-		collected:    out.Counter("rebound_collections_total", "How often the loops were stopped for a garbage collection."),
-		unit:         tick(v.clock),
+		common: newCommon(out, v.info,
+			"From the start of a loop iteration that found frames to its last reply being posted: one value per iteration."),
+		wait: out.Family(dto.MetricType_SUMMARY, "rebound_wait_seconds",
+			"How long a frame that arrives at a random time waits for the polling loop: gaps, weighted by their length. The sum is always 0.", "queue"),
+		gap: out.Family(dto.MetricType_HISTOGRAM, "rebound_gap_seconds",
+			"From one iteration of the polling loop to the next: one value per iteration. See rebound_wait_seconds.",
+			"queue"),
+		sessions: out.Counter("rebound_stamp_sessions_total",
+			"Test sessions of a stateful STAMP reflector: begun; ended (replaced after respond.stamp_idle); displaced (replaced before that).", "event", "mode", "queue"),
+		collected: out.Counter("rebound_collections_total",
+			"How often the loops were stopped for a garbage collection."),
+		unit: tick(v.clock),
 	}
-	p.offcore = out.Counter("rebound_offcore_seconds_total", "Time in which a polling loop did not run because something else had its core, by cause; name is the "+
-		"thread, interrupt or softirq. source: trace, of the kernel's tracepoints, or counter, of /proc, which seldom has durations.", "cause", "name", "source")
-	p.events = out.Counter("rebound_offcore_total", "How often a cause of rebound_offcore_seconds_total occurred.", "cause", "name", "source")
-	p.unseen = out.Counter("rebound_offcore_dropped_total", "Causes missing in rebound_offcore_seconds_total because the buffer was full.")
-	p.long = out.Counter("rebound_long_gap_seconds_total", "Time of the polling loops' iterations of 5 µs or more, by the buckets' middles: what rebound_offcore_seconds_total "+
-		"divides, and iterations that answered many frames.", "queue")
+	p.offcore = out.Counter("rebound_offcore_seconds_total",
+		"Time in which a polling loop did not run because something else had its core, by cause; name is the "+
+			"thread, interrupt or softirq. source: trace, of the kernel's tracepoints, or counter, of /proc, which seldom has durations.", "cause", "name", "source")
+	p.events = out.Counter("rebound_offcore_total", "How often a cause of rebound_offcore_seconds_total occurred.",
+		"cause", "name", "source")
+	p.unseen = out.Counter("rebound_offcore_dropped_total",
+		"Causes missing in rebound_offcore_seconds_total because the buffer was full.")
+	p.long = out.Counter("rebound_long_gap_seconds_total",
+		"Time of the polling loops' iterations of 5 µs or more, by the buckets' middles: what rebound_offcore_seconds_total "+
+			"divides, and iterations that answered many frames.", "queue")
 	p.longs = out.Counter("rebound_long_gaps_total", "How many these iterations are.", "queue")
 	for _, l := range v.loops {
 		p.queues = append(p.queues, strconv.Itoa(l.queue))
@@ -181,8 +193,10 @@ type kernelScraped struct {
 
 func newKernelPage(k *kernelProgram) (*metrics.Page, *kernelScraped) {
 	out := new(metrics.Page)
-	return out, &kernelScraped{k, newCommon(out, k.info, "From the program's start to its end, for one reply in sixteen, chosen at random."),
-		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds", "From the card's timestamp to the program's start, for the same replies, if the card's timestamps are available.", "queue")}
+	return out, &kernelScraped{k,
+		newCommon(out, k.info, "From the program's start to its end, for one reply in sixteen, chosen at random."),
+		out.Family(dto.MetricType_HISTOGRAM, "rebound_delivery_seconds",
+			"From the card's timestamp to the program's start, for the same replies, if the card's timestamps are available.", "queue")}
 }
 
 func (p *kernelScraped) collect() {

@@ -26,8 +26,10 @@ func TestAnswersOnMlx4(t *testing.T) {
 	}
 	run := func(args ...string) {
 		t.Helper()
-		r := bench(t, append(args, "-driver", "mlx4", "-iface", there, "-source", "10.0.0.3", "-target", "10.0.0.2", "-closed", "-count", "60")...)
-		if r.Counts.Received+r.Counts.Late != 60 || r.Counts.Corrupt != 0 || r.Device.Driver != "mlx4" || r.Device.Backend != "sim" {
+		r := bench(t, append(args, "-driver", "mlx4", "-iface", there, "-source", "10.0.0.3", "-target", "10.0.0.2",
+			"-closed", "-count", "60")...)
+		if r.Counts.Received+r.Counts.Late != 60 || r.Counts.Corrupt != 0 || r.Device.Driver != "mlx4" ||
+			r.Device.Backend != "sim" {
 			t.Errorf("%v: %+v, %+v", args, r.Counts, r.Device)
 		}
 	}
@@ -41,7 +43,8 @@ func TestAnswersOnMlx4(t *testing.T) {
 	run()
 	p.stop(t, unix.SIGTERM)
 	end()
-	_, stderr, code := (*space)(nil).outcome(t, exec.Command(program(t), set("nic.device="+here, "respond.addresses=10.0.0.2/24", "nic.port=3")...))
+	_, stderr, code := (*space)(nil).outcome(t, exec.Command(program(t),
+		set("nic.device="+here, "respond.addresses=10.0.0.2/24", "nic.port=3")...))
 	if code != exitUsage || !strings.Contains(stderr, "nic.port: 3 is not 1 to 2") {
 		t.Errorf("nic.port=3: exit code %d\n%s", code, stderr)
 	}

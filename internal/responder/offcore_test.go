@@ -51,13 +51,15 @@ func TestOffcoreMetrics(t *testing.T) {
 	close(done)
 	w.Close()
 
-	page, shown := newPage(&pollingLoops{answering: &answering{}, engine: &engine{noise: w}, clock: must.Get(latency.NewClock())(t)})
+	page, shown := newPage(&pollingLoops{answering: &answering{}, engine: &engine{noise: w},
+		clock: must.Get(latency.NewClock())(t)})
 	r := httptest.NewRecorder()
 	page.Handler(shown.causes).ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
 	text := r.Body.String()
 	totals := w.Sorted()
 	for _, c := range totals {
-		for metric, want := range map[string]string{"rebound_offcore_total": fmt.Sprint(float64(c.Count)), "rebound_offcore_seconds_total": fmt.Sprint(c.Seconds)} {
+		for metric, want := range map[string]string{"rebound_offcore_total": fmt.Sprint(float64(c.Count)),
+			"rebound_offcore_seconds_total": fmt.Sprint(c.Seconds)} {
 			line := fmt.Sprintf("%s{cause=%q,name=%q,source=%q} %s\n", metric, c.Cause, c.Name, c.Source(), want)
 			if !strings.Contains(text, line) {
 				t.Errorf("the page lacks %s", line)

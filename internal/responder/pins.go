@@ -20,12 +20,13 @@ import (
 // pinStatus is a pin in the output of `rebound-responder status -json`, one object per line.
 type pinStatus struct {
 	xdp.About
-	Attached   bool              `json:"attached"` // the interface exists, and the program is attached to it
-	Running    bool              `json:"running"`  // the responder that joined it last runs
-	Answered   uint64            `json:"answered"`
-	Refused    uint64            `json:"refused"`
-	Verdicts   map[string]uint64 `json:"verdicts"`
-	Turnaround *quantiled        `json:"turnaround_ns,omitempty"` // of a random reply in sixteen, from the program's start to its end
+	Attached bool              `json:"attached"` // the interface exists, and the program is attached to it
+	Running  bool              `json:"running"`  // the responder that joined it last runs
+	Answered uint64            `json:"answered"`
+	Refused  uint64            `json:"refused"`
+	Verdicts map[string]uint64 `json:"verdicts"`
+	// of a random reply in sixteen, from the program's start to its end
+	Turnaround *quantiled `json:"turnaround_ns,omitempty"`
 }
 
 type quantiled struct {
@@ -89,7 +90,8 @@ func statusCommand(args []string, stdout, _ io.Writer) error {
 
 func statusOf(p *xdp.Pinned) pinStatus {
 	counts := p.Verdicts()
-	s := pinStatus{About: p.About, Attached: p.Attached, Running: runs(p.About.PID), Answered: counts.Answered(), Refused: counts.Refused(),
+	s := pinStatus{About: p.About, Attached: p.Attached, Running: runs(p.About.PID), Answered: counts.Answered(),
+		Refused:  counts.Refused(),
 		Verdicts: map[string]uint64{}}
 	if !s.Running { // the card's clock is not synchronised with the kernel's
 		s.T2 = "program"
@@ -117,7 +119,8 @@ func printPin(out io.Writer, p *xdp.Pinned) {
 		state = fmt.Sprintf("answers; process %d runs", a.PID)
 	}
 	fmt.Fprintf(w, "pin\t%s\t%s\n", sanitize.Text(a.Pin), state)
-	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", sanitize.Text(a.Device), sanitize.Text(a.Hook), sanitize.Text(a.MAC), a.Namespace)
+	fmt.Fprintf(w, "device\t%s\t%s, mac %s, network namespace %d\n", sanitize.Text(a.Device), sanitize.Text(a.Hook),
+		sanitize.Text(a.MAC), a.Namespace)
 	fmt.Fprintf(w, "addresses\t%s\t%s\n", sanitize.Text(strings.Join(a.Addresses, ",")), sanitize.Text(a.Mode))
 	fmt.Fprintf(w, "since\t%s\tjoined %s\n", a.Since.Format(time.DateTime), a.Updated.Format(time.DateTime))
 	counts := p.Verdicts()

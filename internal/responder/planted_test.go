@@ -55,7 +55,8 @@ func plants() []plant {
 	i := ixgbesim.New(ixgbesim.Options{MAC: plantMAC})
 	five := mlx5sim.New(mlx5sim.Options{MAC: plantMAC, Profile: mlx5sim.ConnectX4})
 	four := mlx4sim.New(mlx4sim.Options{MAC: plantMAC})
-	na, over := enasim.New(enasim.Options{MAC: plantMAC}), enasim.New(enasim.Options{MAC: plantMAC, Overruns: true, Lasting: true})
+	na, over := enasim.New(enasim.Options{MAC: plantMAC}), enasim.New(
+		enasim.Options{MAC: plantMAC, Overruns: true, Lasting: true})
 	fa := efasim.New(efasim.Options{MAC: plantMAC})
 	v := virtiosim.New(virtiosim.Options{MAC: plantMAC})
 	return []plant{
@@ -174,7 +175,8 @@ func newPlanted(t *testing.T, c plant) *planted {
 	x.port = port
 	x.port.Connect(x.wire)
 	sets := []string{"stats.listen=127.0.0.1:0", "stats.report=" + x.folder, "guard.rate=0", "nic.ring_size=128"}
-	x.args = []string{"run", "-driver", driver, "-iface", near, "-ring-size", "1024", "-warmup", "0s", "-runs", "1", "-self-test", "0s",
+	x.args = []string{"run", "-driver", driver, "-iface", near, "-ring-size", "1024", "-warmup", "0s", "-runs", "1",
+		"-self-test", "0s",
 		"-rate", "2000"}
 	if c.service == "" {
 		x.far = startOn(t, device, append(sets, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]")...)
@@ -214,7 +216,8 @@ func (x *planted) metrics() map[string]uint64 {
 		x.t.Fatalf("no metrics:\n%s", x.far.Log)
 	}
 	out := map[string]uint64{}
-	for _, m := range regexp.MustCompile(`(?m)^rebound_(device_frames_total|device_trouble_total|device_own_total|refused_total|answered_total)\{.*?(?:kind|counter|reason|direction)="(\w+)".*\} (\S+)$`).FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(
+		`(?m)^rebound_(device_frames_total|device_trouble_total|device_own_total|refused_total|answered_total)\{.*?(?:kind|counter|reason|direction)="(\w+)".*\} (\S+)$`).FindAllStringSubmatch(page, -1) {
 		n := must.Get(strconv.ParseFloat(m[3], 64))(x.t)
 		name := m[2]
 		if m[1] == "device_frames_total" {
@@ -272,7 +275,8 @@ func (x *planted) restart() {
 		complaints(x.t, x.port)
 		x.port.Reset()
 	}
-	await.Until(x.t, "the restart", func() bool { return x.metrics()[nic.RestartsFinished] > restarts }, x.far.Log.String)
+	await.Until(x.t, "the restart", func() bool { return x.metrics()[nic.RestartsFinished] > restarts },
+		x.far.Log.String)
 	if x.reset == nil {
 		x.port.ForgetViolations() // a driver may read registers until it notices
 	}
@@ -303,8 +307,9 @@ type measured struct {
 	before, after map[string]uint64 // the responder's metrics
 }
 
-// measure runs the bench with count probes. Meanwhile steps handles those that arrive. It measures again, with twice the timeout, if the
-// steps took longer than the bench waits for a reply, because it then misses replies that were sent.
+// measure runs the bench with count probes. Meanwhile steps handles those that arrive. It measures again, with twice
+// the timeout, if the steps took longer than the bench waits for a reply, because it then misses replies that were
+// sent.
 func (x *planted) measure(count int, timeout time.Duration, steps func()) measured {
 	x.t.Helper()
 	const most = time.Minute // that a bench accepts
@@ -329,7 +334,8 @@ func (x *planted) measure(count int, timeout time.Duration, steps func()) measur
 func (x *planted) bench(count int, timeout time.Duration, steps func()) *report.Report {
 	x.t.Helper()
 	dir := filepath.Join(x.t.TempDir(), "run")
-	c := exec.CommandContext(x.t.Context(), programs.Path(x.t, "bench"), append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
+	c := exec.CommandContext(x.t.Context(), programs.Path(x.t, "bench"),
+		append(x.args, "-count", fmt.Sprint(count), "-timeout", timeout.String(), "-out", dir)...)
 	running, end := context.WithCancelCause(context.Background())
 	x.running, x.said = running, &programs.Output{}
 	c.Stdout, c.Stderr = x.said, x.said
@@ -408,7 +414,8 @@ func plantDrops(t *testing.T, c plant) {
 			x.port.Hold(x.fail)
 		}
 		x.admit(failing)
-		await.Until(t, "the failure", func() bool { return x.fail == nil || x.metrics()["send_queue_resets"] > resets }, x.far.Log.String)
+		await.Until(t, "the failure", func() bool { return x.fail == nil || x.metrics()["send_queue_resets"] > resets },
+			x.far.Log.String)
 		x.quiet()
 		if c.service == "" { // whose queue pairs have new numbers after a restart
 			x.restart()
@@ -420,14 +427,16 @@ func plantDrops(t *testing.T, c plant) {
 		x.restart()
 		m.after = x.metrics()
 	}
-	if (m.grew("tx_errors") > 0) != (x.fail != nil) || m.grew("resets") != 1 || m.grew("rx_errors") != 0 || m.after["rx_frames"] < m.before["rx_frames"] {
+	if (m.grew("tx_errors") > 0) != (x.fail != nil) || m.grew("resets") != 1 || m.grew("rx_errors") != 0 ||
+		m.after["rx_frames"] < m.before["rx_frames"] {
 		t.Errorf("%v", m)
 	}
 	x.compare(m, c.service == "")
 	summary, own := x.far.stop(t, unix.SIGINT), must.Get(report.Read(x.folder))(t)
 	for _, name := range []string{"rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "resets"} {
 		check.Equal(t, own.Device.Counters[name], m.after[name], "report: "+name+" is %d")
-		if n := m.after[name]; n > 0 && !regexp.MustCompile(fmt.Sprintf(`(?m)^  %s +%s$`, name, latency.FormatCount(n))).MatchString(summary) {
+		if n := m.after[name]; n > 0 && !regexp.MustCompile(
+			fmt.Sprintf(`(?m)^  %s +%s$`, name, latency.FormatCount(n))).MatchString(summary) {
 			t.Errorf("no %s %d in the summary:\n%s", name, n, summary)
 		}
 	}
@@ -448,16 +457,18 @@ func (m measured) grew(names ...string) (n int64) {
 }
 
 func (m measured) String() string {
-	return fmt.Sprintf("metrics %v, before %v; the truth is %+v: %d dropped", m.after, m.before, m.truth, m.truth.dropped())
+	return fmt.Sprintf("metrics %v, before %v; the truth is %+v: %d dropped", m.after, m.before, m.truth,
+		m.truth.dropped())
 }
 
-// compare fails unless the responder's counters and the bench's report explain the missing probes. restarted means that the responder's
-// device was restarted.
+// compare fails unless the responder's counters and the bench's report explain the missing probes. restarted means that
+// the responder's device was restarted.
 func (x *planted) compare(m measured, restarted bool) {
 	x.t.Helper()
 	c, k, there := m.report.Counts, m.truth, m.grew("rx_dropped", "tx_dropped", "tx_errors")
 	_, counted := m.after["rx_dropped"]
-	if counted == (x.name == "virtio") || counted && m.grew("rx_dropped") != int64(k.missed) || m.grew("tx_dropped", "tx_errors") != k.dropped()-int64(k.missed) {
+	if counted == (x.name == "virtio") || counted && m.grew("rx_dropped") != int64(k.missed) ||
+		m.grew("tx_dropped", "tx_errors") != k.dropped()-int64(k.missed) {
 		x.t.Errorf("%v", m)
 	}
 	for _, name := range []string{"rx_dropped", "tx_dropped", "tx_errors"} {
@@ -475,11 +486,14 @@ func (x *planted) compare(m measured, restarted bool) {
 	if restarted || !counted {
 		least = 0
 	}
-	if c.Sent != int64(k.passed) || c.Received+c.Late != int64(k.back) || c.DroppedThere != there || counted && there != k.dropped() || c.DroppedHere != 0 ||
-		c.RefusedThere != 0 || c.Lost != int64(k.lost)+k.dropped() || c.LostLeast() != least || c.DroppedThereCounted != counted {
+	if c.Sent != int64(k.passed) || c.Received+c.Late != int64(k.back) || c.DroppedThere != there || counted &&
+		there != k.dropped() || c.DroppedHere != 0 ||
+		c.RefusedThere != 0 || c.Lost != int64(k.lost)+k.dropped() || c.LostLeast() != least ||
+		c.DroppedThereCounted != counted {
 		x.t.Errorf("%+v, %s lost; %v", c, c.LostText(), m)
 	}
-	if said := strings.Contains(strings.Join(m.report.Warnings, "\n"), "was restarted while measuring"); said != restarted {
+	if said := strings.Contains(strings.Join(m.report.Warnings, "\n"),
+		"was restarted while measuring"); said != restarted {
 		x.t.Errorf("warnings %q", m.report.Warnings)
 	}
 }

@@ -32,9 +32,11 @@ type probing struct {
 
 func (p *probing) flags() *flag.FlagSet {
 	f := p.configured.flags()
-	f.StringVar(&p.stage, "stage", string(evidence.StageRead), "`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
-		"down), loop (send one frame)")
-	f.StringVar(&p.peer, "peer", "", "loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without it the frame is sent to the device itself")
+	f.StringVar(&p.stage, "stage", string(evidence.StageRead),
+		"`NAME` of how far to go: read (only the device's capabilities), up (bring it up and take it "+
+			"down), loop (send one frame)")
+	f.StringVar(&p.peer, "peer", "",
+		"loop: IPv4 `ADDRESS` of a host on the wire to ask for its MAC address; without it the frame is sent to the device itself")
 	f.StringVar(&p.from, "from", "", "loop: this host's IPv4 `ADDRESS`, with -peer")
 	f.StringVar(&p.folder, "o", ".", "`FOLDER` to write the file to")
 	f.DurationVar(&p.wait, "wait", 5*time.Second, "`TIME` to wait for the link, and for the frame")
@@ -104,8 +106,10 @@ func probeable(c *cards.Config) error {
 	}
 	addr, err := pci.ParseAddress(c.Device)
 	if err != nil {
-		if f, err := verbs.Find(c.Device); err == nil { // by its name: a probe reads registers, which the kernel's driver has
-			return fmt.Errorf("%s belongs to kernel driver %s (rebound-responder bind %s, and probe that address): %w", c.Device, f.Function.Driver, f.Function.Address, bus.ErrBusy)
+		// by its name: a probe reads registers, which the kernel's driver has
+		if f, err := verbs.Find(c.Device); err == nil {
+			return fmt.Errorf("%s belongs to kernel driver %s (rebound-responder bind %s, and probe that address): %w",
+				c.Device, f.Function.Driver, f.Function.Address, bus.ErrBusy)
 		}
 		return nil // a model, which a socket reaches
 	}
@@ -124,8 +128,8 @@ func probeable(c *cards.Config) error {
 	})
 }
 
-// openable returns an error if this user may not open a function, which takes root, or access to the file of its IOMMU group on vfio-pci,
-// or if another driver has it.
+// openable returns an error if this user may not open a function, which takes root, or access to the file of its IOMMU
+// group on vfio-pci, or if another driver has it.
 func openable(f *pci.Found, root, unsafeNoIOMMU bool, access func(path string) error) error {
 	group := "/dev/vfio/" + f.Group
 	onVFIO := f.Driver == "vfio-pci" && f.Group != ""

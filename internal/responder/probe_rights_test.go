@@ -15,7 +15,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// A user reads what gives the rights to probe a function, or which driver has it. A user may probe one whose IOMMU group is theirs.
+// A user reads what gives the rights to probe a function, or which driver has it. A user may probe one whose IOMMU
+// group is theirs.
 func TestProbeRights(t *testing.T) {
 	const denied = "0000:03:00.0: not allowed: run as root (sudo)"
 	const kernels = "pci: 0000:03:00.0 belongs to kernel driver ixgbe (rebound-responder bind 0000:03:00.0): device is in use"
@@ -34,7 +35,8 @@ func TestProbeRights(t *testing.T) {
 		{"ixgbe", "17", false, nil, nic.ErrRights, denied + ", after rebound-responder bind 0000:03:00.0: it belongs to kernel driver ixgbe"},
 		{"ixgbe", "17", true, nil, bus.ErrBusy, kernels},
 	} {
-		err := openable(&pci.Found{Address: "0000:03:00.0", Driver: c.driver, Group: c.group}, c.root, false, func(string) error { return c.access })
+		err := openable(&pci.Found{Address: "0000:03:00.0", Driver: c.driver, Group: c.group}, c.root, false,
+			func(string) error { return c.access })
 		if c.want == "" {
 			check.OK(t, err)
 			continue
@@ -57,7 +59,8 @@ func TestProbeOfTheKernels(t *testing.T) {
 		c.Stdout, c.Stderr, c.Dir = &out, &log, t.TempDir()
 		check.Fails(t, f.Address, c.Run(), nil)
 		check.Equal(t, out.String(), "", "stdout %q")
-		check.Contains(t, log.String(), f.Address+" belongs to kernel driver "+f.Driver+" (rebound-responder bind "+f.Address+")")
+		check.Contains(t, log.String(), f.Address+" belongs to kernel driver "+f.Driver+" (rebound-responder bind "+
+			f.Address+")")
 		check.Equal(t, strings.Count(log.String(), "\n"), 1, "%d lines on stderr")
 		return
 	}

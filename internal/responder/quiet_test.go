@@ -15,7 +15,8 @@ import (
 func TestQuietStart(t *testing.T) {
 	w := newWire(t)
 	for _, driver := range []string{"xdp", "afxdp", "afpacket"} {
-		c := exec.Command(program(t), set("nic.driver="+driver, "nic.device="+port, "respond.addresses="+ours4+"/24")...)
+		c := exec.Command(program(t), set("nic.driver="+driver, "nic.device="+port,
+			"respond.addresses="+ours4+"/24")...)
 		p := programs.Start(t, c, w.here.try(t))
 		if !strings.HasPrefix(p.Ready, "ready driver="+driver+" ") {
 			t.Errorf("%s: %q", driver, p.Ready)

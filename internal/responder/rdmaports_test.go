@@ -11,8 +11,10 @@ import (
 func TestListPorts(t *testing.T) {
 	sys := fstest.MapFS{}
 	for name, text := range map[string]string{
-		"mlx4_0/ports/1/link_layer": "InfiniBand\n", "mlx4_0/ports/1/state": "4: ACTIVE\n", "mlx4_0/ports/1/lid": "0x2\n",
-		"mlx4_0/ports/1/sm_lid": "0x1\n", "mlx4_0/ports/1/rate": "40 Gb/sec (4X QDR)\n", "mlx4_0/ports/2/link_layer": "Ethernet\n",
+		"mlx4_0/ports/1/link_layer": "InfiniBand\n", "mlx4_0/ports/1/state": "4: ACTIVE\n",
+		"mlx4_0/ports/1/lid":    "0x2\n",
+		"mlx4_0/ports/1/sm_lid": "0x1\n", "mlx4_0/ports/1/rate": "40 Gb/sec (4X QDR)\n",
+		"mlx4_0/ports/2/link_layer": "Ethernet\n",
 	} {
 		sys["class/infiniband/"+name] = &fstest.MapFile{Data: []byte(text)}
 	}

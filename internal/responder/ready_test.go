@@ -18,7 +18,8 @@ func BenchmarkReady(b *testing.B) {
 			w := newWire(b)
 			var all []time.Duration
 			for b.Loop() {
-				cmd := exec.Command(program(b), set("nic.driver="+driver, "nic.device="+port, "respond.addresses="+ours4+"/24")...)
+				cmd := exec.Command(program(b), set("nic.driver="+driver, "nic.device="+port,
+					"respond.addresses="+ours4+"/24")...)
 				out := must.Get(cmd.StdoutPipe())(b)
 				start := time.Now()
 				must.OK(b, w.here.try(b)(cmd.Start))

@@ -46,8 +46,10 @@ func BenchmarkRestart(b *testing.B) {
 			var x restarts
 			for b.Loop() {
 				dir := filepath.Join(b.TempDir(), "report")
-				bench := exec.Command(programs.Path(b, "bench"), "run", "-target", ours4, "-proto", "udp", "-port", "7", "-driver", "afpacket", "-rate", "10000",
-					"-duration", "3s", "-runs", "1", "-warmup", "0s", "-timeout", "2s", "-self-test", "0s", "-core", "1", "-ring-size", "16384", "-out", dir)
+				bench := exec.Command(programs.Path(b, "bench"), "run", "-target", ours4, "-proto", "udp", "-port", "7",
+					"-driver", "afpacket", "-rate", "10000",
+					"-duration", "3s", "-runs", "1", "-warmup", "0s", "-timeout", "2s", "-self-test", "0s", "-core",
+					"1", "-ring-size", "16384", "-out", dir)
 				said := &programs.Output{}
 				bench.Stdout, bench.Stderr = said, said
 				must.OK(b, w.there.try(b)(bench.Start))
@@ -72,7 +74,8 @@ func BenchmarkRestart(b *testing.B) {
 // median and the maximum of the requests that were lost from the stop to the first reply afterwards, and of the longest
 // waits for a reply, and the medians of how long the stop and the start take.
 func BenchmarkRestartDevice(b *testing.B) {
-	for name, ring := range map[string]string{"ixgbe": "4096", "virtio": "256", "ena": "1024", "mlx4": "4096", "mlx5": "4096"} { // the largest
+	for name, ring := range map[string]string{"ixgbe": "4096", "virtio": "256", "ena": "1024", "mlx4": "4096",
+		"mlx5": "4096"} { // the largest
 		b.Run(name, func(b *testing.B) { benchmarkRestartDevice(b, name, ring) })
 	}
 }
@@ -88,7 +91,8 @@ type wired struct {
 func newWired(t testing.TB, m sim.Model) *wired {
 	t.Helper()
 	p, far, device := served(t, m)
-	return &wired{TB: t, port: p, far: far, sets: []string{"nic.device=" + device, "respond.addresses=10.0.0.2/24", "respond.udp_ports=[7]", "guard.rate=0"}}
+	return &wired{TB: t, port: p, far: far, sets: []string{"nic.device=" + device, "respond.addresses=10.0.0.2/24",
+		"respond.udp_ports=[7]", "guard.rate=0"}}
 }
 
 // served runs a model on a wire that is up, and fails the test for what its drivers do wrong.
@@ -143,7 +147,8 @@ func benchmarkRestartDevice(b *testing.B, name, ring string) {
 			longest = w.load(&x, &sent, &received, end)
 		}()
 		await.Until(b, "replies", func() bool { return received.Load() >= rate/2 })
-		before := sent.Load() - received.Load() // on the way, or lost because other work kept the model or a loop from running
+		// on the way, or lost because other work kept the model or a loop from running
+		before := sent.Load() - received.Load()
 		asked := time.Now()
 		p.Process.Signal(unix.SIGTERM)
 		p.Wait()
@@ -168,11 +173,12 @@ func benchmarkRestartDevice(b *testing.B, name, ring string) {
 // rate is in requests a second.
 const rate = 10000
 
-// burst is the most that is sent at once, twice what is due in a millisecond. Requests that would be late are omitted: in one burst they would
-// overflow a short ring.
+// burst is the most that is sent at once, twice what is due in a millisecond. Requests that would be late are omitted:
+// in one burst they would overflow a short ring.
 const burst = 2 * rate / 1000
 
-// load sends requests at the rate until end, and then waits until no more replies come. It returns the longest wait for a reply.
+// load sends requests at the rate until end, and then waits until no more replies come. It returns the longest wait for
+// a reply.
 func (w *wired) load(x *restarts, sent, received *atomic.Int64, end chan struct{}) (longest time.Duration) {
 	var at []time.Time
 	receive := func() (any bool) {

@@ -15,13 +15,14 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
 )
 
-// A second process of this program undoes a change to the host when the first one exits, even if that is killed, and although a confined
-// process no longer has the right to.
+// A second process of this program undoes a change to the host when the first one exits, even if that is killed, and
+// although a confined process no longer has the right to.
 
 // secondProgram is this program. Tests, which are another, replace it.
 var secondProgram = "/proc/self/exe"
 
-// startSecond starts the second process and waits until it is ready. release has it undo its change, and returns its error.
+// startSecond starts the second process and waits until it is ready. release has it undo its change, and returns its
+// error.
 func startSecond(args ...string) (release func() error, err error) {
 	second := exec.Command(secondProgram, args...)
 	second.Stderr = os.Stderr
@@ -65,7 +66,8 @@ func performSecond(args []string, stdout io.Writer, stdin io.Reader) (is bool, e
 	return true, run(args[1:], stdout, stdin)
 }
 
-// stampCommand restores a card's timestamps: rebound-responder COMMAND INTERFACE FLAGS TX RX, as in struct hwtstamp_config.
+// stampCommand restores a card's timestamps: rebound-responder COMMAND INTERFACE FLAGS TX RX, as in struct
+// hwtstamp_config.
 const stampCommand = "__keep_stamping"
 
 // setStamping configures the timestamps of an interface's card. Tests replace it.
@@ -78,15 +80,16 @@ var setStamping = func(iface string, c *unix.HwTstampConfig) error {
 	return unix.IoctlSetHwTstamp(fd, iface, c)
 }
 
-// lendStamping has a second process restore the timestamps of the card if d changed them. A pinned program keeps them: it answers on, and a
-// change may reset the card.
+// lendStamping has a second process restore the timestamps of the card if d changed them. A pinned program keeps them:
+// it answers on, and a change may reset the card.
 func lendStamping(d *xdp.Device, iface string, pinned bool) (release func() error, err error) {
 	old := d.TakeStamping()
 	if old == nil || pinned {
 		return func() error { return nil }, nil
 	}
 	text := func(n int32) string { return strconv.Itoa(int(n)) }
-	if release, err = startSecond(stampCommand, iface, text(old.Flags), text(old.Tx_type), text(old.Rx_filter)); err != nil {
+	if release, err = startSecond(stampCommand, iface, text(old.Flags), text(old.Tx_type),
+		text(old.Rx_filter)); err != nil {
 		return nil, errors.Join(err, setStamping(iface, old))
 	}
 	return release, nil

@@ -66,11 +66,13 @@ func serveCommand(args []string, stdout, stderr io.Writer) error {
 //
 //  1. choose what answers: polling loops of this process, or a program in the kernel (openProgram)
 //  2. open the device, and lend it addresses or clock, which a second process takes back (openLoops, openProgram)
-//  3. arm: open the metrics page, complete the loops, read the host's settings, then drop the rights that were needed for that
+//  3. arm: open the metrics page, complete the loops, read the host's settings, then drop the rights that were needed
+//     for that
 //  4. run: answer, and print the ready line at the first pass; meanwhile print summaries and notify the service manager
 //  5. print the last summary and save the report
 //  6. close, in reverse order of opening
-func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer, log *slog.Logger) (err error) {
+func serve(ctx context.Context, s *settings, online []int, ask <-chan os.Signal, stdout io.Writer,
+	log *slog.Logger) (err error) {
 	a := &answering{settings: s, stages: newStages(log), log: log}
 	clock, err := latency.StartClock()
 	if err != nil {
@@ -118,8 +120,8 @@ type answering struct {
 	undo     []func() error // for close, run in reverse order
 }
 
-// answerer is what answers: polling loops of this process (pollingLoops), or a program in the kernel (kernelProgram). Its counters and histograms
-// can be read at any time.
+// answerer is what answers: polling loops of this process (pollingLoops), or a program in the kernel (kernelProgram).
+// Its counters and histograms can be read at any time.
 type answerer interface {
 	arm() error                                  // completes it, with the rights that the process still has
 	run(ctx context.Context, ready func()) error // answers until ctx is done; calls ready once, when it does
@@ -157,14 +159,16 @@ func (a *answering) opened(p nic.Port, more ...any) {
 
 // logDevice logs the description of the open device.
 func logDevice(log *slog.Logger, info nic.Info, more ...any) {
-	log.Info("device open", slices.Concat([]any{"driver", info.Driver, "device", info.Device, "model", info.Model, "backend", info.Backend}, more,
+	log.Info("device open", slices.Concat([]any{"driver", info.Driver, "device", info.Device, "model", info.Model,
+		"backend", info.Backend}, more,
 		[]any{"mtu", info.MTU, "push", info.Push})...)
 	for _, n := range info.Notes {
 		log.Info("device", "note", n)
 	}
 }
 
-// arm creates everything that users and other programs see, and last drops the rights that are not needed while answering.
+// arm creates everything that users and other programs see, and last drops the rights that are not needed while
+// answering.
 func (a *answering) arm() error {
 	s := a.settings
 	if a.start = time.Now(); a.since.IsZero() {
@@ -216,7 +220,8 @@ func (a *answering) run(ctx context.Context, manager *process.Manager, ask <-cha
 
 // ready returns the line that says that the responder answers.
 func (s *settings) ready(info nic.Info) string {
-	return fmt.Sprintf("ready driver=%s device=%s%s mac=%s addresses=%s", info.Driver, info.Device, via(info), info.MAC, s.addressList())
+	return fmt.Sprintf("ready driver=%s device=%s%s mac=%s addresses=%s", info.Driver, info.Device, via(info), info.MAC,
+		s.addressList())
 }
 
 // via is the field of the ready line for a device that the kernel's driver keeps.
@@ -300,7 +305,8 @@ func mac(c *fastpath.Config, info nic.Info) error {
 	return nil
 }
 
-// warn logs host settings that add latency, which the command check reports, and as a warning those that contradict a setting.
+// warn logs host settings that add latency, which the command check reports, and as a warning those that contradict a
+// setting.
 func warn(s *settings, cores []int, log *slog.Logger) {
 	for _, f := range hostFindings(cores, s.nic.Device) {
 		level := slog.LevelInfo
@@ -327,7 +333,8 @@ func prepare(s *settings, cores, online []int) (remarks []remark, err error) {
 	if s.cpu.priority > 0 {
 		return nil, fmt.Errorf("cpu.priority: SCHED_FIFO on every core that this process can have (%s): give it another one, or set 0", all)
 	}
-	return []remark{{"every core that this process can have polls: everything else takes time from them", []any{"cores", all}}}, nil
+	return []remark{{"every core that this process can have polls: everything else takes time from them",
+		[]any{"cores", all}}}, nil
 }
 
 // reportable checks at start that a report can be saved in dir, not after hours of answering.

@@ -14,8 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/programs"
 )
 
-// The polling thread of a responder on AF_XDP is stopped, as if it hung: /healthz, which a kubelet asks for liveness, fails until the thread
-// goes on.
+// The polling thread of a responder on AF_XDP is stopped, as if it hung: /healthz, which a kubelet asks for liveness,
+// fails until the thread goes on.
 func TestStalledLoop(t *testing.T) {
 	if programs.Race {
 		t.Skip("a thread that is stopped inside the race detector holds its locks, and the others wait for them")

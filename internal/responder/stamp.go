@@ -33,7 +33,8 @@ type stampSettings struct {
 const anyDSCP = -1
 
 func (s *stampSettings) settings() []setting.Setting {
-	tested := []string{"respond.stamp_ports", "respond.stamp_auth_ports", "respond.stamp_messages"} // any of these: test packets are answered
+	// any of these: test packets are answered
+	tested := []string{"respond.stamp_ports", "respond.stamp_auth_ports", "respond.stamp_messages"}
 	return []setting.Setting{
 		setting.Ints("respond.stamp_ports", &s.ports, nil, parsePort,
 			"UDP ports that answer as a STAMP Session-Reflector (RFC 8762; its own port is 862), with timestamps of reception and "+
@@ -56,14 +57,16 @@ func (s *stampSettings) settings() []setting.Setting {
 				return 0, fmt.Errorf("%q is not a duration from 1s to 24h", text)
 			}
 			return d, nil
-		}, "stateful: a session ends after this time without packets; a later packet starts a new one.").In("respond.stamp_mode=stateful"),
+		}, "stateful: a session ends after this time without packets; a later packet starts a new one.").In(
+			"respond.stamp_mode=stateful"),
 		setting.Ints("respond.stamp_auth_ports", &s.auth, nil, parsePort,
 			"UDP ports that answer in STAMP's authenticated mode (RFC 8762 §4.4), and only to packets with a correct HMAC. They "+
 				"need respond.stamp_key."),
 		setting.Parsed("respond.stamp_key", &s.key, "", stampkey.Parse,
 			"The key of STAMP's HMACs: the path (with a slash) of a file with 64 hexadecimal digits (openssl rand -hex 32), "+
 				"readable only by its owner; or the digits themselves, if this file is readable only by its owner. The key is used for "+
-				"authenticated mode and the HMAC TLV, read once at start and never printed.").In("respond.stamp_auth_ports", "respond.stamp_tlvs"),
+				"authenticated mode and the HMAC TLV, read once at start and never printed.").In(
+			"respond.stamp_auth_ports", "respond.stamp_tlvs"),
 		setting.Bool("respond.stamp_tlvs", &s.tlvs, false,
 			"Understand the extensions of test packets (RFC 8972): Extra Padding, Location, Timestamp Information, Class of "+
 				"Service, Direct Measurement (stateful only), Access Report, Follow-Up Telemetry and HMAC; others are returned with "+
@@ -112,7 +115,8 @@ func (s *settings) checkStamp(file string) error {
 	}
 	for i, port := range p.auth {
 		if slices.Contains(s.respond.udp, port) || slices.Contains(p.ports, port) {
-			return s.table.FailAt("respond.stamp_auth_ports", i, "port %d is already in respond.udp_ports or respond.stamp_ports", port)
+			return s.table.FailAt("respond.stamp_auth_ports", i,
+				"port %d is already in respond.udp_ports or respond.stamp_ports", port)
 		}
 	}
 	if err := s.twice("respond.stamp_auth_ports", p.auth); err != nil {
@@ -158,7 +162,8 @@ func (s *settings) checkKey(file string) error {
 	}
 	var at *setting.Error
 	if errors.As(s.table.Fail("respond.stamp_key", ""), &at) && at.Where == "-set" {
-		return s.table.Fail("respond.stamp_key", "would be visible to all users in the process list: give the path of a file that has it")
+		return s.table.Fail("respond.stamp_key",
+			"would be visible to all users in the process list: give the path of a file that has it")
 	}
 	if err := stampkey.PrivateFile(file); err != nil {
 		return s.table.Fail("respond.stamp_key", "%w", err)

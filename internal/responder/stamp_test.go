@@ -52,7 +52,8 @@ func TestReflector(t *testing.T) {
 				b := make([]byte, 44, 52)
 				binary.BigEndian.PutUint32(b, 1000+i)
 				g := send(append(b, 0x80, 3, 0, 4, 0, 0, 0, 0), patience)
-				if len(g) != 52 || binary.BigEndian.Uint32(g) != i || binary.BigEndian.Uint32(g[24:]) != 1000+i || !bytes.Equal(g[44:], []byte{0, 3, 0, 4, 1, 2, 1, 2}) {
+				if len(g) != 52 || binary.BigEndian.Uint32(g) != i || binary.BigEndian.Uint32(g[24:]) != 1000+i ||
+					!bytes.Equal(g[44:], []byte{0, 3, 0, 4, 1, 2, 1, 2}) {
 					t.Fatalf("%s: reply %d of a session: %x", to, i, g)
 				}
 				if e := binary.BigEndian.Uint16(g[12:]); e>>15 != 1 || e&0xff == 0 {

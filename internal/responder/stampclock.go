@@ -28,7 +28,8 @@ type stampClock struct {
 const related = 100 * time.Millisecond
 
 func newStampClock(c *latency.Clock, err time.Duration) *stampClock {
-	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64), big.NewFloat(c.Info().Frequency)).Uint64()
+	rate, _ := new(big.Float).Quo(new(big.Float).SetMantExp(big.NewFloat(1), 64),
+		big.NewFloat(c.Info().Frequency)).Uint64()
 	s := &stampClock{rate: rate, err: err}
 	s.update()
 	return s

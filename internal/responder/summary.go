@@ -24,7 +24,8 @@ func (t *ticks) attrs(nanoseconds func(uint64) int64) []any {
 	if t.n == 0 {
 		return nil
 	}
-	return []any{"turnaround_p50_ns", nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", nanoseconds(t.quantile(0.99)), "turnaround_max_ns", nanoseconds(t.greatest)}
+	return []any{"turnaround_p50_ns", nanoseconds(t.quantile(0.5)), "turnaround_p99_ns", nanoseconds(t.quantile(0.99)),
+		"turnaround_max_ns", nanoseconds(t.greatest)}
 }
 
 // printSummaries prints a summary for each element of ask and logs one line each interval, until ctx is done.
@@ -43,7 +44,8 @@ func (a *answering) printSummaries(ctx context.Context, ask <-chan os.Signal, in
 			a.print(w)
 		case <-tick:
 			n := a.answerer.stats()
-			a.log.Log(ctx, nic.Notice, "so far", append([]any{"answered", n.Answered(), "refused", n.Refused()}, a.answerer.latest()...)...)
+			a.log.Log(ctx, nic.Notice, "so far", append([]any{"answered", n.Answered(), "refused", n.Refused()},
+				a.answerer.latest()...)...)
 		}
 	}
 }
@@ -67,7 +69,8 @@ func (a *answering) print(out io.Writer) {
 		until = time.Now()
 	}
 	printTable(out, func(w io.Writer) error {
-		fmt.Fprintf(w, "summary\t%s on %s, %s\n", a.info.Driver, sanitize.Text(a.info.Device), latency.FormatNS(float64(until.Sub(a.start))))
+		fmt.Fprintf(w, "summary\t%s on %s, %s\n", a.info.Driver, sanitize.Text(a.info.Device),
+			latency.FormatNS(float64(until.Sub(a.start))))
 		if pin := a.settings.nic.Pin; pin != "" {
 			fmt.Fprintf(w, "pin\t%s; all counts are since %v\n", sanitize.Text(pin), a.since.Format(time.DateTime))
 		}
@@ -143,7 +146,8 @@ func own(i nic.Info, s *nic.Stats) (out []counter) {
 
 // describe puts a port into a report.
 func describe(r *report.Report, i nic.Info, p nic.Port) {
-	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+	r.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU,
+		Queues:  i.Queues,
 		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
 	if link, err := p.Link(); err == nil {
 		r.Device.Speed = link.Speed

@@ -31,8 +31,8 @@ func (t *ticks) merge(counts *[polling.Buckets]uint64, greatest uint64) {
 	}
 }
 
-// beyond returns the sum of the values of at least a length in seconds, and their number, by the middles of the buckets. unit is the length
-// of a tick in seconds.
+// beyond returns the sum of the values of at least a length in seconds, and their number, by the middles of the
+// buckets. unit is the length of a tick in seconds.
 func (t *ticks) beyond(least, unit float64) (seconds float64, n uint64) {
 	for i := range t.count {
 		if c := t.count[i]; c != 0 {
@@ -45,7 +45,8 @@ func (t *ticks) beyond(least, unit float64) (seconds float64, n uint64) {
 	return seconds, n
 }
 
-// quantile returns the lowest value of the bucket that the fraction q of all values (0 to 1) reaches, 0 if there is none.
+// quantile returns the lowest value of the bucket that the fraction q of all values (0 to 1) reaches, 0 if there is
+// none.
 func (t *ticks) quantile(q float64) uint64 {
 	rank, seen := max(1, uint64(math.Ceil(q*float64(t.n)))), uint64(0)
 	for i, n := range t.count {

@@ -25,7 +25,8 @@ func (c counting) ReadStats(s *nic.Stats) error {
 // Bytes that a device does not count are left out, rather than 0.
 func TestUncountedBytes(t *testing.T) {
 	s := nic.Stats{RxFrames: 3, TxFrames: 2, RxBytes: 300, TxBytes: 200}
-	for without, want := range map[bool]string{false: "received 3 (300 bytes), sent 2 (200 bytes)\n", true: "received 3, sent 2\n"} {
+	for without, want := range map[bool]string{false: "received 3 (300 bytes), sent 2 (200 bytes)\n",
+		true: "received 3, sent 2\n"} {
 		i := nic.Info{NoByteCounter: without}
 		var out strings.Builder
 		printDevice(&out, i, counting{Stats: s})

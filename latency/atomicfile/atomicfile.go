@@ -1,4 +1,5 @@
-// Package atomicfile writes files atomically, so that they appear completely or not at all, and opens files without blocking forever.
+// Package atomicfile writes files atomically, so that they appear completely or not at all, and opens files without
+// blocking forever.
 package atomicfile
 
 import (
@@ -82,8 +83,9 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Input opens a file that somebody wrote for this program: a regular file, or a pipe such as the shell's <(...). Neither opening
-// nor reading it blocks forever: a named pipe needs a process that writes to it, and data has to come within Patience.
+// Input opens a file that somebody wrote for this program: a regular file, or a pipe such as the shell's <(...).
+// Neither opening nor reading it blocks forever: a named pipe needs a process that writes to it, and data has to come
+// within Patience.
 func Input(path string) (io.ReadCloser, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -134,8 +136,8 @@ func (p *pipe) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// named reports whether the pipe is in a folder, so that its first writer may be missing: one without a name had its writer
-// before its reader.
+// named reports whether the pipe is in a folder, so that its first writer may be missing: one without a name had its
+// writer before its reader.
 func (p *pipe) named() bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(int(p.Fd()), &fs) == nil && fs.Type != unix.PIPEFS_MAGIC

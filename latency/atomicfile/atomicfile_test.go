@@ -57,14 +57,16 @@ func TestWrite(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v: another mode than before", info, err)
 	}
-	check.Fails(t, "a folder that is not there", atomicfile.Write(filepath.Join(dir, "none", "f"), text("")), os.ErrNotExist)
+	check.Fails(t, "a folder that is not there", atomicfile.Write(filepath.Join(dir, "none", "f"), text("")),
+		os.ErrNotExist)
 }
 
 // A symbolic link stays one, and a pipe gets the text.
 func TestWriteElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
-	must.OK(t, errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link), unix.Mkfifo(pipe, 0o600)))
+	must.OK(t, errors.Join(os.WriteFile(target, []byte("old"), 0o644), os.Symlink(target, link),
+		unix.Mkfifo(pipe, 0o600)))
 	check.OK(t, atomicfile.Write(link, text("new")))
 	check.Equal(t, string(must.Get(os.ReadFile(target))(t)), "new", "the target has %q")
 	check.Equal(t, must.Get(os.Readlink(link))(t), target, "the link is to %q")
@@ -86,7 +88,8 @@ func TestWriteElsewhere(t *testing.T) {
 	check.Fails(t, "a full device", atomicfile.Write("/dev/full", text("x")), unix.ENOSPC)
 }
 
-// A named pipe without a writer is an error, and so is a writer without data; a pipe that has both is read, like any file.
+// A named pipe without a writer is an error, and so is a writer without data; a pipe that has both is read, like any
+// file.
 func TestInput(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "pipe")

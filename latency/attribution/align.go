@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Interval is a polling gap of a responder's loop, or something else that had its core. Start and End are ns since 1970 by the
-// responder's clock.
+// Interval is a polling gap of a responder's loop, or something else that had its core. Start and End are ns since 1970
+// by the responder's clock.
 type Interval struct {
 	Start, End int64
 	Core       int    // CPU; negative for all
@@ -41,9 +41,9 @@ type slow struct {
 	away       int64 // what this host's loop does not account for
 }
 
-// AddResponder divides the part "elsewhere" of the rows by the polling gaps that the responder recorded, and names its causes. The clocks
-// are aligned by the round trips themselves: those that waited for a gap came back right after its end. If clockError is not negative, the
-// clocks differ by at most that, in ns.
+// AddResponder divides the part "elsewhere" of the rows by the polling gaps that the responder recorded, and names its
+// causes. The clocks are aligned by the round trips themselves: those that waited for a gap came back right after its
+// end. If clockError is not negative, the clocks differ by at most that, in ns.
 func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	if r == nil || len(r.Rows) == 0 || r.Rows[0].At == 0 {
 		return ErrNoRows
@@ -74,7 +74,8 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	best, core, err := alignCores(all, gaps, r.Usual.Path, clockError)
 	switch {
 	case err == nil:
-		r.Aligned = fmt.Sprintf("aligned by %s of the slowest, within %s", latency.FormatCount(best.by), latency.FormatNS(float64(best.bound)))
+		r.Aligned = fmt.Sprintf("aligned by %s of the slowest, within %s", latency.FormatCount(best.by),
+			latency.FormatNS(float64(best.bound)))
 	case clockError >= 0 && !errors.Is(err, errChanged):
 		best, core = alignment{bound: clockError}, sortedKeys(gaps)[0]
 		r.Aligned = fmt.Sprintf("stated to differ by at most %s", latency.FormatNS(float64(clockError)))
@@ -232,7 +233,8 @@ func (r *Result) addCauses(all []slow, a *alignment, core int, gaps []Interval, 
 			from, to = max(from, in.Start), min(to, in.End)
 		}
 		met := map[kind]bool{}
-		for k := sort.Search(len(causes), func(k int) bool { return causes[k].End > from }); k < len(causes) && causes[k].End-longestCause < to; k++ {
+		for k := sort.Search(len(causes), func(k int) bool { return causes[k].End > from }); k < len(causes) &&
+			causes[k].End-longestCause < to; k++ {
 			c := &causes[k]
 			what := kind{c.Text, c.Name, c.Weak}
 			if c.Weak && weak[what] > (l.End-l.Start)/10 {
@@ -246,7 +248,8 @@ func (r *Result) addCauses(all []slow, a *alignment, core int, gaps []Interval, 
 			k, ok := places[what]
 			if !ok {
 				k, places[what] = len(r.Causes), len(r.Causes)
-				r.Causes = append(r.Causes, Count{Side: Responder.String(), Text: what.text, Name: what.name, Weak: what.weak})
+				r.Causes = append(r.Causes, Count{Side: Responder.String(), Text: what.text, Name: what.name,
+					Weak: what.weak})
 			}
 			r.Causes[k].Probes++
 			r.Rows[i].Causes = append(r.Rows[i].Causes, k)

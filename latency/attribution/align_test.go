@@ -15,18 +15,19 @@ import (
 
 const epoch = int64(1_700_000_000e9)
 
-// plan is a minute of probes that one side at a time delays: the responder's loop stops, this host's loop stops, or the link delays.
-// The responder's clock is ahead by offset, and drifts. Times are in ns.
+// plan is a minute of probes that one side at a time delays: the responder's loop stops, this host's loop stops, or the
+// link delays. The responder's clock is ahead by offset, and drifts. Times are in ns.
 type plan struct {
 	seed               uint64
 	offset             int64
 	drift              float64
 	far, here, network int
-	period, length     int64 // the responder's loop stops strictly periodically for that long; at random times for random times if zero
-	short              int   // gaps of up to 60 µs beside, which explain nothing
-	step, after        int64 // by the first the responder's clock is set forward, after the second
-	until              int64 // the responder's loop stops only until then
-	probes             int   // delayed by one gap, instead of one
+	// the responder's loop stops strictly periodically for that long; at random times for random times if zero
+	period, length int64
+	short          int   // gaps of up to 60 µs beside, which explain nothing
+	step, after    int64 // by the first the responder's clock is set forward, after the second
+	until          int64 // the responder's loop stops only until then
+	probes         int   // delayed by one gap, instead of one
 }
 
 const minute = int64(60e9)
@@ -37,7 +38,8 @@ func (c plan) build() (*Result, *Loop, map[int64]Side) {
 	}
 	dice := rand.New(rand.NewPCG(c.seed, uint64(c.offset)))
 	sides := map[int64]Side{} // by round trip, all of which differ
-	l := &Loop{From: 5000, Start: epoch + c.offset - 1e9, End: epoch + c.offset + minute + c.step + 1e9, How: "the kernel's tracepoints"}
+	l := &Loop{From: 5000, Start: epoch + c.offset - 1e9, End: epoch + c.offset + minute + c.step + 1e9,
+		How: "the kernel's tracepoints"}
 	there := func(t int64) int64 {
 		if t > c.after {
 			t += c.step
@@ -48,7 +50,8 @@ func (c plan) build() (*Result, *Loop, map[int64]Side) {
 	stop := func(from, to int64) {
 		g := Interval{Start: there(from), End: there(to), Core: 1}
 		l.Intervals = append(l.Intervals, g,
-			Interval{Start: g.Start + 100, End: g.End - 100, Core: 1, Text: "polling thread descheduled on cpu 1", Name: "hog"})
+			Interval{Start: g.Start + 100, End: g.End - 100, Core: 1, Text: "polling thread descheduled on cpu 1",
+				Name: "hog"})
 	}
 	add := func(side Side, intended, took int64) {
 		p := ordinary()
@@ -137,13 +140,15 @@ func causesAgree(t *testing.T, r *Result) {
 	}
 }
 
-// Whatever the clocks' difference and drift, round trips are attributed to the responder's host by its own gaps, and others are not.
+// Whatever the clocks' difference and drift, round trips are attributed to the responder's host by its own gaps, and
+// others are not.
 func TestAddResponder(t *testing.T) {
 	for _, c := range []struct {
 		offset             int64
 		drift              float64
 		far, here, network int
-	}{{0, 0, 600, 200, 200}, {300_123_456, 20e-6, 600, 200, 200}, {-700e6, -70e-6, 300, 0, 700}, {-50e6, 1e-6, 1000, 0, 0}, {12_345, 0, 60, 40, 900}} {
+	}{{0, 0, 600, 200, 200}, {300_123_456, 20e-6, 600, 200, 200}, {-700e6, -70e-6, 300, 0, 700},
+		{-50e6, 1e-6, 1000, 0, 0}, {12_345, 0, 60, 40, 900}} {
 		r, l, sides := planted(c.offset, c.drift, c.far, c.here, c.network)
 		before := rowTotals(r)
 		for range 2 { // a second time changes nothing
@@ -157,7 +162,8 @@ func TestAddResponder(t *testing.T) {
 			if rowTotals(r) != before {
 				t.Errorf("%+v: the rows' round trips changed", c)
 			}
-			if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, "polling thread descheduled on cpu 1: hog ") {
+			if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text,
+				"polling thread descheduled on cpu 1: hog ") {
 				t.Errorf("%+v: %s", c, text)
 			}
 		}
@@ -181,7 +187,8 @@ func rowTotals(r *Result) (sum int64) {
 	return sum
 }
 
-// If the responder's gaps explain none of the round trips, no alignment is invented, but a stated bound of the clocks tells the sides.
+// If the responder's gaps explain none of the round trips, no alignment is invented, but a stated bound of the clocks
+// tells the sides.
 func TestAddResponderWithoutAlignment(t *testing.T) {
 	for _, far := range []int{0, 3} {
 		r, l, _ := planted(500_000, 0, far, 100, 900-far)
@@ -213,8 +220,8 @@ func TestAddResponderRefuses(t *testing.T) {
 	}
 }
 
-// Over many measurements, whatever the clocks, the mixture of causes, and however busy the responder's host, at least 95 % of the round
-// trips are attributed to the planted side and at most 1 % to another.
+// Over many measurements, whatever the clocks, the mixture of causes, and however busy the responder's host, at least
+// 95 % of the round trips are attributed to the planted side and at most 1 % to another.
 func TestAlignedSides(t *testing.T) {
 	right, wrong, none, refused := 0, 0, 0, 0
 	for seed := range uint64(200) {
@@ -248,7 +255,8 @@ func TestAlignedSides(t *testing.T) {
 // The clocks' true difference is within the stated bound, also where no round trip shows it.
 func TestAlignmentIsWithinItsBound(t *testing.T) {
 	for seed := range uint64(20) {
-		c := plan{seed: seed, offset: 123_456_789 * int64(seed%8), drift: float64(seed)*9e-6 - 90e-6, far: 100, network: 100, until: minute / int64(1+seed%3*4)}
+		c := plan{seed: seed, offset: 123_456_789 * int64(seed%8), drift: float64(seed)*9e-6 - 90e-6, far: 100,
+			network: 100, until: minute / int64(1+seed%3*4)}
 		r, l, _ := c.build()
 		var all []slow
 		for i := range r.Rows {
@@ -267,8 +275,8 @@ func TestAlignmentIsWithinItsBound(t *testing.T) {
 	}
 }
 
-// Strictly periodic gaps fit at many differences of the clocks, which is said with their number. Knowing the clocks better excludes all
-// but one.
+// Strictly periodic gaps fit at many differences of the clocks, which is said with their number. Knowing the clocks
+// better excludes all but one.
 func TestPeriodicGaps(t *testing.T) {
 	for _, c := range []plan{
 		{period: 4e6, length: 100_000, far: 300, network: 100},
@@ -283,7 +291,8 @@ func TestPeriodicGaps(t *testing.T) {
 		}
 		t.Log(err)
 		n := 0
-		if _, err := fmt.Sscanf(err.Error(), errAmbiguous.Error()+": %d differences", &n); err != nil || n < int(mostOffset/c.period) {
+		if _, err := fmt.Sscanf(err.Error(), errAmbiguous.Error()+": %d differences", &n); err != nil ||
+			n < int(mostOffset/c.period) {
 			t.Errorf("%+v: %d differences: %v", c, n, err)
 		}
 		if right, wrong, _ := judge(r, sides); wrong > 0 || right > c.here {
@@ -302,7 +311,8 @@ func TestPeriodicGaps(t *testing.T) {
 // The report of another host, or of another time of the same, explains nothing and is refused.
 func TestWrongReportIsRefused(t *testing.T) {
 	for seed := range uint64(40) {
-		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100, short: int(seed%10) * 2000}
+		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100,
+			short: int(seed%10) * 2000}
 		r, _, _ := c.build()
 		before := rowTotals(r)
 		other := c
@@ -341,7 +351,8 @@ func TestClockThatWasSet(t *testing.T) {
 	}
 }
 
-// Round trips that waited for the same gap are one observation: three gaps that delayed hundreds of them align no clocks.
+// Round trips that waited for the same gap are one observation: three gaps that delayed hundreds of them align no
+// clocks.
 func TestFewGapsOfManyRoundTrips(t *testing.T) {
 	r, l, _ := plan{far: 3, probes: 300}.build()
 	if err := r.AddResponder(l, 100_000, -1); !errors.Is(err, errNotShown) {

@@ -1,10 +1,10 @@
-// Package attribution divides the time of slow round trips between the responder's host, this host and the network. Everything
-// in it is arithmetic on times that others took.
+// Package attribution divides the time of slow round trips between the responder's host, this host and the network.
+// Everything in it is arithmetic on times that others took.
 //
-// A round trip is known by two loops: when this host sent the probe and saw the reply, and when the responder's loop saw the
-// probe and answered it. A loop only sees a frame when it looks. So each loop also says when it last looked before that,
-// and found nothing: a frame that came in between waited for the loop, at most for that long. What no wait can account
-// for was spent between the loops.
+// A round trip is known by two loops: when this host sent the probe and saw the reply, and when the responder's loop
+// saw the probe and answered it. A loop only sees a frame when it looks. So each loop also says when it last looked
+// before that, and found nothing: a frame that came in between waited for the loop, at most for that long. What no wait
+// can account for was spent between the loops.
 //
 // Parts of a round trip add up to it exactly. What cannot be assigned is a part, too.
 package attribution
@@ -21,8 +21,9 @@ const (
 	Unknown   Side = iota // cannot be told
 	Responder             // the responder's host
 	Here                  // this host
-	Network               // between the two loops: NICs, wire, switches, and the kernels' receive paths if the loops poll through a kernel
-	Elsewhere             // not this host: the responder did not report its part
+	// between the two loops: NICs, wire, switches, and the kernels' receive paths if the loops poll through a kernel
+	Network
+	Elsewhere // not this host: the responder did not report its part
 	sides
 )
 
@@ -36,8 +37,8 @@ func (s Side) String() string {
 	return [...]string{"unknown", "responder's host", "this host", "network", "elsewhere"}[s]
 }
 
-// Probe is what was observed of one round trip. Intended, Sent, Left and Seen are ns of this host's cycle counter, all other times
-// are durations in ns. A negative one is unknown.
+// Probe is what was observed of one round trip. Intended, Sent, Left and Seen are ns of this host's cycle counter, all
+// other times are durations in ns. A negative one is unknown.
 type Probe struct {
 	Intended int64 // when it should have been sent; Sent in a closed loop
 	Sent     int64 // before it was given to the port
@@ -51,11 +52,11 @@ type Probe struct {
 
 	// FarSeen is T2 in ns since 1970, by the responder's clock; 0 if unknown.
 	FarSeen int64
-	// There and Back are the one-way delays from Sent to T2 and from T3 to Seen, by both clocks, whose difference is at most
-	// ClockError. Without a known bound it is negative, and they do not count.
+	// There and Back are the one-way delays from Sent to T2 and from T3 to Seen, by both clocks, whose difference is at
+	// most ClockError. Without a known bound it is negative, and they do not count.
 	There, Back, ClockError int64
-	// KernelSent and KernelSeen are times by a timestamp of this host's kernel or card, relative to Sent: when the probe left, and
-	// when the reply came. 0 if there is none. Each is known to within its error, in ns.
+	// KernelSent and KernelSeen are times by a timestamp of this host's kernel or card, relative to Sent: when the
+	// probe left, and when the reply came. 0 if there is none. Each is known to within its error, in ns.
 	KernelSent, KernelSeen           int64
 	KernelSentError, KernelSeenError int64
 }
@@ -79,7 +80,8 @@ type Parts struct {
 
 // fields are the parts in the order of time.
 func (p *Parts) fields() [10]*int64 {
-	return [...]*int64{&p.HereSend, &p.There, &p.FarWait, &p.FarAnswer, &p.Back, &p.Network, &p.Elsewhere, &p.HereSeen, &p.Unknown, &p.Path}
+	return [...]*int64{&p.HereSend, &p.There, &p.FarWait, &p.FarAnswer, &p.Back, &p.Network, &p.Elsewhere, &p.HereSeen,
+		&p.Unknown, &p.Path}
 }
 
 // Sum returns their sum.
@@ -195,7 +197,8 @@ func Divide(p *Probe, u *Usual) (out Parts) {
 	return out
 }
 
-// own returns the most that this host can have held up the probe while sending, and that the reply can have waited for its loop.
+// own returns the most that this host can have held up the probe while sending, and that the reply can have waited for
+// its loop.
 func (p *Probe) own(u *Usual) (send, wait int64) {
 	send, wait = max(p.Left-p.Sent, p.KernelSent)-u.Send, p.Seen-p.Looked // it may have waited in the kernel
 	if p.KernelSeen > 0 {                                                 // the reply was in this host since then
@@ -206,8 +209,8 @@ func (p *Probe) own(u *Usual) (send, wait int64) {
 
 func clamp(v, most int64) int64 { return min(max(v, 0), most) }
 
-// shared is a time of which one part is certainly a's, if b took all that it could, and another certainly b's. Either of
-// them caused the rest, unless their bounds together are less than the time: then neither did.
+// shared is a time of which one part is certainly a's, if b took all that it could, and another certainly b's. Either
+// of them caused the rest, unless their bounds together are less than the time: then neither did.
 type shared struct{ a, b, either, neither int64 }
 
 // split divides a time of which a caused at most mostA, and b at most mostB.

@@ -10,7 +10,8 @@ import (
 
 // ordinary is a round trip of 10 µs: 3 µs to send, answered in 0.4 µs, both loops at work.
 func ordinary() Probe {
-	return Probe{Intended: 1_000_000, Sent: 1_000_000, Left: 1_003_000, Looked: 1_009_900, Seen: 1_010_000, Residence: 400, FarWait: 150, ClockError: -1}
+	return Probe{Intended: 1_000_000, Sent: 1_000_000, Left: 1_003_000, Looked: 1_009_900, Seen: 1_010_000,
+		Residence: 400, FarWait: 150, ClockError: -1}
 }
 
 func sampleOf(n int) (all []Probe) {
@@ -100,14 +101,17 @@ func TestLines(t *testing.T) {
 		}
 		slow = append(slow, p)
 	}
-	r := Explain(slow, sample, About{Direction: "clocks are not synchronised", Total: 100_000, Epoch: 7_000_000}, []Cause{
-		{4_900_000, 4_950_000, Responder, "polling thread descheduled on cpu 3", "kworker/3:1", false},
-		{4_950_000, 4_980_000, Responder, "polling thread descheduled on cpu 3", "cron", false}, {1, 2, Responder, "long before", "", false},
-		{1_100_000, 1_200_000, Here, "interrupts of eth1 on cpu 0", "", false}, {1_100_000, 1_200_000, Here, "softirq RCU on cpu 0", "", true},
-		{1_100_000, 1_101_000, Here, "too short", "", false}})
+	r := Explain(slow, sample, About{Direction: "clocks are not synchronised", Total: 100_000, Epoch: 7_000_000},
+		[]Cause{
+			{4_900_000, 4_950_000, Responder, "polling thread descheduled on cpu 3", "kworker/3:1", false},
+			{4_950_000, 4_980_000, Responder, "polling thread descheduled on cpu 3", "cron", false}, {1, 2, Responder, "long before", "", false},
+			{1_100_000, 1_200_000, Here, "interrupts of eth1 on cpu 0", "", false}, {1_100_000, 1_200_000, Here, "softirq RCU on cpu 0", "", true},
+			{1_100_000, 1_101_000, Here, "too short", "", false}})
 	text := strings.Join(r.Lines(), "\n")
-	for _, want := range []string{"The 100 slowest (210.0 µs and more): responder's host 70 %, this host 20 %, network 10 %",
-		"polling thread descheduled on cpu 3: cron 70, kworker/3:1 70\n", "interrupts of eth1 on cpu 0: 20; softirq RCU on cpu 0 (weak hint, by counters): 20\n",
+	for _, want := range []string{
+		"The 100 slowest (210.0 µs and more): responder's host 70 %, this host 20 %, network 10 %",
+		"polling thread descheduled on cpu 3: cron 70, kworker/3:1 70\n",
+		"interrupts of eth1 on cpu 0: 20; softirq RCU on cpu 0 (weak hint, by counters): 20\n",
 		"direction unknown: clocks are not synchronised"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)

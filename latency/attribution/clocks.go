@@ -20,8 +20,8 @@ const (
 	leastBy    = 6   // round trips that show the clocks' difference
 )
 
-// alignment is the relation of the two hosts' clocks: the responder's is ahead by offset + drift * (t - at), within bound. Before from and
-// after to no round trip shows it, so the bound grows by slack.
+// alignment is the relation of the two hosts' clocks: the responder's is ahead by offset + drift * (t - at), within
+// bound. Before from and after to no round trip shows it, so the bound grows by slack.
 type alignment struct {
 	at       int64
 	offset   float64
@@ -63,10 +63,12 @@ func (a *alignment) agrees(b *alignment) bool {
 
 // Why clocks cannot be aligned.
 var (
-	errNotShown = errors.New("the clocks cannot be aligned: at no difference of up to " + latency.FormatNS(float64(mostOffset)) + " do enough of the slowest round " +
+	errNotShown = errors.New("the clocks cannot be aligned: at no difference of up to " +
+		latency.FormatNS(float64(mostOffset)) + " do enough of the slowest round " +
 		"trips end with a gap of the responder: it caused few of them or none, or its report is of another host (-clock-error says how far the clocks differ at most)")
-	errChanged = errors.New("the clocks cannot be aligned: parts of the measurement show different differences, so a clock was set meanwhile, or the responder's " +
-		"report is of another host")
+	errChanged = errors.New(
+		"the clocks cannot be aligned: parts of the measurement show different differences, so a clock was set meanwhile, or the responder's " +
+			"report is of another host")
 	errAmbiguous = errors.New("the clocks cannot be aligned")
 )
 
@@ -103,8 +105,9 @@ func alignCores(all []slow, gaps map[int][]Interval, path, clockError int64) (be
 	return best, core, err
 }
 
-// align finds the difference of the clocks at which most round trips ended with a gap that is long enough to have caused them. It is refused
-// if other differences fit as well, or if parts of the measurement show different ones. by is 0 if none stands out.
+// align finds the difference of the clocks at which most round trips ended with a gap that is long enough to have
+// caused them. It is refused if other differences fit as well, or if parts of the measurement show different ones. by
+// is 0 if none stands out.
 func align(all []slow, gaps []Interval, width, path int64) (out alignment, err error) {
 	first, last := all[0].sent, all[0].seen
 	for _, s := range all {
@@ -122,7 +125,8 @@ func align(all []slow, gaps []Interval, width, path int64) (out alignment, err e
 			break
 		}
 		// More of them are elsewhere, by a finer measure than that of the search.
-		l = better.narrow(pairs, float64(last-first)/2, width, path, float64(better.by)-expected(pairs, width, 2*l.tolerance))
+		l = better.narrow(pairs, float64(last-first)/2, width, path,
+			float64(better.by)-expected(pairs, width, 2*l.tolerance))
 	}
 	out, times := l.alignment(pairs, path)
 	if out.by < leastBy {
@@ -163,14 +167,15 @@ func align(all []slow, gaps []Interval, width, path int64) (out alignment, err e
 	return out, nil
 }
 
-// pair is a round trip and a gap of the responder that it could have waited for: when it came back, and by how much the gap ended earlier.
+// pair is a round trip and a gap of the responder that it could have waited for: when it came back, and by how much the
+// gap ended earlier.
 type pair struct {
 	probe     int
 	at, delta int64
 }
 
-// pairsOf returns all pairs within width. Round trips that were under way together count as one, the slowest, because a single gap caused
-// them. all begins with the slowest.
+// pairsOf returns all pairs within width. Round trips that were under way together count as one, the slowest, because a
+// single gap caused them. all begins with the slowest.
 func pairsOf(all []slow, gaps []Interval, width int64) (pairs []pair) {
 	var used []slow // disjoint, in the order of time
 	for _, s := range all {
@@ -199,7 +204,8 @@ func pairsOf(all []slow, gaps []Interval, width int64) (pairs []pair) {
 	return pairs
 }
 
-// line is how much earlier gaps ended than the round trips that waited for them came back: offset + drift * (t - at), in ns.
+// line is how much earlier gaps ended than the round trips that waited for them came back: offset + drift * (t - at),
+// in ns.
 type line struct {
 	at            int64
 	offset, drift float64
@@ -209,7 +215,8 @@ type line struct {
 
 func (l *line) of(p *pair) float64 { return float64(p.delta) - l.drift*float64(p.at-l.at) }
 
-// search finds the line on which most round trips are, which came back from first to last, and whether these are more than by chance.
+// search finds the line on which most round trips are, which came back from first to last, and whether these are more
+// than by chance.
 func search(pairs []pair, first, last, width, path int64) (out line, clear bool) {
 	out.at = first + (last-first)/2
 	half := float64(last-first) / 2
@@ -262,15 +269,17 @@ func (l *line) alignment(pairs []pair, path int64) (a alignment, times []int64) 
 	}
 	slices.Sort(times)
 	times = slices.Compact(times)
-	// The reply came back after the gap's end, by less than the usual path: the responder's clock is ahead by that less the difference.
-	a = alignment{at: l.at, offset: float64(path)/2 - l.offset, drift: -l.drift, by: l.by, from: times[0], to: times[len(times)-1]}
+	// The reply came back after the gap's end, by less than the usual path: the responder's clock is ahead by that less
+	// the difference.
+	a = alignment{at: l.at, offset: float64(path)/2 - l.offset, drift: -l.drift, by: l.by, from: times[0],
+		to: times[len(times)-1]}
 	a.bound = path/2 + int64(2*l.tolerance) + 1000 // Row.At is in µs
 	a.slack = min(2*mostDrift, 2*l.tolerance/float64(max(a.to-a.from, 1)))
 	return a, times
 }
 
-// rivals counts the differences at which more than half as many round trips are as on the line, beyond chance, itself included. apart is the
-// least distance between two of them, and better has the most.
+// rivals counts the differences at which more than half as many round trips are as on the line, beyond chance, itself
+// included. apart is the least distance between two of them, and better has the most.
 func (l *line) rivals(pairs []pair, width int64) (fit int, apart float64, better line) {
 	type other struct {
 		n      int
@@ -309,8 +318,8 @@ func expected(pairs []pair, width int64, size float64) float64 {
 	return float64(len(pairs)) * size / float64(2*width)
 }
 
-// narrow halves the tolerance until it is as wide as the replies' times after a gap vary, or has no longer most of what was found beyond
-// chance. At each width the best line is near the last one.
+// narrow halves the tolerance until it is as wide as the replies' times after a gap vary, or has no longer most of what
+// was found beyond chance. At each width the best line is near the last one.
 func (l line) narrow(pairs []pair, half float64, width, path int64, most float64) line {
 	var near []pair
 	for tolerance := float64(place); ; tolerance /= 2 {

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// Cause is something observed on one of the hosts, such as another thread that had the polling core. Start and End are ns: of this host's
-// cycle counter for Here, since 1970 by the responder's clock for Responder.
+// Cause is something observed on one of the hosts, such as another thread that had the polling core. Start and End are
+// ns: of this host's cycle counter for Here, since 1970 by the responder's clock for Responder.
 type Cause struct {
 	Start, End int64
 	Side       Side
@@ -43,8 +43,8 @@ type Result struct {
 	Direction string `json:"direction_unknown,omitempty"`
 	// FarLoop is why the responder's loop is not known, or empty.
 	FarLoop string `json:"responder_unknown,omitempty"`
-	// Aligned says how the clocks of the hosts are related if the responder's own report was added, and FarCauses how the causes on its
-	// host are known.
+	// Aligned says how the clocks of the hosts are related if the responder's own report was added, and FarCauses how
+	// the causes on its host are known.
 	Aligned   string `json:"clocks_aligned,omitempty"`
 	FarCauses string `json:"responder_causes_known_by,omitempty"`
 }
@@ -96,7 +96,8 @@ type Count struct {
 }
 
 // points are the times of a row.
-var points = [...]string{"intended", "sent", "left the NIC", "reached the responder's NIC", "seen by the responder's thread", "answered",
+var points = [...]string{"intended", "sent", "left the NIC", "reached the responder's NIC",
+	"seen by the responder's thread", "answered",
 	"left the responder's NIC", "reached the NIC", "seen"}
 
 // Point is one of the times of a row, and which clock it is from.
@@ -122,8 +123,8 @@ type Row struct {
 	Side   string `json:"side"`             // that caused more than half of it
 	Ahead  int    `json:"ahead,omitempty"`  // test packets ahead of it in the responder's queue
 	Causes []int  `json:"causes,omitempty"` // that it overlaps, as indices into Result.Causes
-	// The most that this host can have held it up while sending, and that the reply can have waited for its loop, in ns. The parts have
-	// what it did, as far as that is known.
+	// The most that this host can have held it up while sending, and that the reply can have waited for its loop, in
+	// ns. The parts have what it did, as far as that is known.
 	Send int64 `json:"send_most_ns,omitempty"`
 	Wait int64 `json:"wait_most_ns,omitempty"`
 }
@@ -145,7 +146,8 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 		return nil
 	}
 	u := Typical(sample)
-	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy, MissedCauses: about.MissedCauses}
+	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy,
+		MissedCauses: about.MissedCauses}
 	slowest = sorted(slowest)
 	counts := map[Cause]int{}
 	var known [len(points)]bool
@@ -292,8 +294,8 @@ func (p *Probe) times() (at, off Times) {
 	return at, off
 }
 
-// overlapped returns the causes that overlap a probe's waits for at least a tenth of what it took beyond the usual, without their times.
-// A weak one need only overlap a wait of that length.
+// overlapped returns the causes that overlap a probe's waits for at least a tenth of what it took beyond the usual,
+// without their times. A weak one need only overlap a wait of that length.
 func overlapped(p *Probe, parts, beyond *Parts, causes []Cause) map[Cause]bool {
 	met := map[Cause]bool{}
 	all := beyond.Sum()
@@ -392,7 +394,8 @@ func (r *Result) Lines() []string {
 	for _, s := range r.Shares {
 		shares = append(shares, s.Side+" "+latency.FormatShare(s.Share))
 	}
-	out := []string{fmt.Sprintf("The %s slowest (%s and more): %s.", latency.FormatCount(r.Probes), latency.FormatNS(float64(r.From)), strings.Join(shares, ", "))}
+	out := []string{fmt.Sprintf("The %s slowest (%s and more): %s.", latency.FormatCount(r.Probes),
+		latency.FormatNS(float64(r.From)), strings.Join(shares, ", "))}
 	for _, side := range Sides {
 		i := slices.IndexFunc(r.Shares, func(s Share) bool { return s.Side == side.String() })
 		if i < 0 {
@@ -465,7 +468,8 @@ func (r *Result) how(side Side) string {
 		p := r.Rows[i].Parts.Beyond(&r.Usual)
 		sum.add(&p)
 	}
-	a, b, what := sum.HereSend, sum.HereSeen, [2]string{"sent late or held up while sending", "reply waited for the polling thread"}
+	a, b, what := sum.HereSend, sum.HereSeen, [2]string{"sent late or held up while sending",
+		"reply waited for the polling thread"}
 	switch side {
 	case Responder:
 		a, b, what = sum.FarWait, sum.FarAnswer, [2]string{"waited for the polling thread", "answering took long"}

@@ -26,8 +26,9 @@ type Span struct {
 	Took   int64 `json:"took_ns"` // of it the causes took
 }
 
-// Timeline returns the kinds of causes that had a core of a host for the longest, the longest first. What counters found is left out, because
-// they do not say when it was. Times are ns since 1970 by this host's clock; the measurement was from from to to.
+// Timeline returns the kinds of causes that had a core of a host for the longest, the longest first. What counters
+// found is left out, because they do not say when it was. Times are ns since 1970 by this host's clock; the measurement
+// was from from to to.
 func Timeline(side Side, all []Interval, from, to int64) []Track {
 	type kind struct{ text, name string }
 	at := map[kind]int{}

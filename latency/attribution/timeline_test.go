@@ -7,15 +7,17 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// A timeline has the kinds that took most, with neighbouring causes as one span, nothing that only counters know, and nothing outside the
-// measurement.
+// A timeline has the kinds that took most, with neighbouring causes as one span, nothing that only counters know, and
+// nothing outside the measurement.
 func TestTimeline(t *testing.T) {
 	const from, to = epoch, epoch + 400e6 // causes less than 1 ms apart are one
 	cause := func(start, took int64, text, name string) Interval {
 		return Interval{Start: from + start, End: from + start + took, Text: text, Name: name}
 	}
-	all := []Interval{cause(50e6, 3e6, "descheduled", "hog"), cause(10e6, 1e6, "descheduled", "hog"), cause(11.5e6, 1e6, "descheduled", "hog"),
-		cause(-5e6, 6e6, "stopped", ""), cause(399e6, 50e6, "stopped", ""), cause(500e6, 50e6, "stopped", ""), {Start: from, End: to},
+	all := []Interval{cause(50e6, 3e6, "descheduled", "hog"), cause(10e6, 1e6, "descheduled", "hog"),
+		cause(11.5e6, 1e6, "descheduled", "hog"),
+		cause(-5e6, 6e6, "stopped", ""), cause(399e6, 50e6, "stopped", ""), cause(500e6, 50e6, "stopped", ""),
+		{Start: from, End: to},
 		{Start: from, End: to, Text: "interrupts", Weak: true}}
 	for i := range int64(timelineKinds) {
 		all = append(all, cause(100e6, 1000+i, "timer", string(rune('a'+i))))

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
-// bursts are machines that are twenty times as slow during a share of the slices, and machines that drift, with 40 slices
-// of each variant. Tails are Pareto's.
+// bursts are machines that are twenty times as slow during a share of the slices, and machines that drift, with 40
+// slices of each variant. Tails are Pareto's.
 func bursts() (out []scenario) {
 	const mode = "40 pairs, alternating, bursts"
 	of := func(name string, slow, tail float64, samples int, l level) {
@@ -43,7 +43,8 @@ func TestBursts(t *testing.T) {
 		same, ten, half := s.simulate(n, 0), s.simulate(n, 0.1), s.simulate(n, 0.5)
 		t.Logf("| %s | %d | %d | %d | %d |", s.name, n, same.wrong[whole], ten.right["p99"], half.right["p99"])
 		if same.wrong[whole] > bound(whole, n) {
-			t.Errorf("%s: %d of %d tables of an unchanged machine have a mark, allowed %d", s.name, same.wrong[whole], n, bound(whole, n))
+			t.Errorf("%s: %d of %d tables of an unchanged machine have a mark, allowed %d", s.name, same.wrong[whole],
+				n, bound(whole, n))
 		}
 		if s.name == demanding && ten.right["p99"] < n*8/10 {
 			t.Errorf("%s: %d of %d changes by 10 %% found at p99", s.name, ten.right["p99"], n)

@@ -113,11 +113,13 @@ func scenarios() []scenario {
 	outliers := with(func(m *synthetic.Machine) { m.Outlier = 1.0 / 7 })
 	out := []scenario{}
 	for _, tau := range []float64{0.5, 1, 2, 5} {
-		out = append(out, scenario{"single run of 10 s", fmt.Sprintf("AR(1) noise of 2 %%, %g s", tau), alone, 1, still, ar1(0.02, tau), tau == 2})
+		out = append(out, scenario{"single run of 10 s", fmt.Sprintf("AR(1) noise of 2 %%, %g s", tau), alone, 1, still,
+			ar1(0.02, tau), tau == 2})
 	}
 	out = append(out,
 		scenario{"single run of 10 s", "AR(1) noise of 10 %, 5 s", alone, 1, still, ar1(0.1, 5), false},
-		scenario{"single run of 10 s", "runs differ by 3 %", alone, 1, with(func(m *synthetic.Machine) { m.Noise = 0.03 }), quiet, false})
+		scenario{"single run of 10 s", "runs differ by 3 %", alone, 1,
+			with(func(m *synthetic.Machine) { m.Noise = 0.03 }), quiet, false})
 	for _, n := range []int{8, 20} {
 		mode := fmt.Sprintf("%d runs, then %d", n, n)
 		out = append(out,
@@ -150,9 +152,12 @@ func scenarios() []scenario {
 			scenario{mode, "steps of 30 %, 10 s apart", alternating, n, plain, steps(0.3, 10), false},
 			scenario{mode, "AR(1) noise of 3 %, 5 s", alternating, n, plain, ar1(0.03, 5), false},
 			scenario{mode, "one run of seven is slow", alternating, n, outliers, quiet, true},
-			scenario{mode, "heavy tails: they differ by 50 %", alternating, n, with(func(m *synthetic.Machine) { m.Tail = 0.5 }), quiet, false},
-			scenario{mode, "clock of 40 ns steps", alternating, n, with(func(m *synthetic.Machine) { m.Granule = 40 }), quiet, n == 10},
-			scenario{mode, "few samples: 20,000 a run", alternating, n, with(func(m *synthetic.Machine) { m.Samples = 20_000 }), quiet, n == 10})
+			scenario{mode, "heavy tails: they differ by 50 %", alternating, n,
+				with(func(m *synthetic.Machine) { m.Tail = 0.5 }), quiet, false},
+			scenario{mode, "clock of 40 ns steps", alternating, n, with(func(m *synthetic.Machine) { m.Granule = 40 }),
+				quiet, n == 10},
+			scenario{mode, "few samples: 20,000 a run", alternating, n,
+				with(func(m *synthetic.Machine) { m.Samples = 20_000 }), quiet, n == 10})
 	}
 	return out
 }
@@ -256,7 +261,8 @@ func TestCalibration(t *testing.T) {
 	var out strings.Builder
 	fmt.Fprintf(&out, preamble, n, n/4, 100/float64(n), 100/float64(n/4))
 	table := func(title string, columns []string, n int, shift float64, count func(tl tally, row string) int) {
-		fmt.Fprintf(&out, "\n## %s\n\n| measured | scenarios | %s |\n|---|--:|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+		fmt.Fprintf(&out, "\n## %s\n\n| measured | scenarios | %s |\n|---|--:|%s\n", title,
+			strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		wrong, all := map[string]int{}, map[string]int{}
 		var modes []string
 		shares := map[string][]float64{} // of each scenario, by mode and row
@@ -273,7 +279,8 @@ func TestCalibration(t *testing.T) {
 				wrong[s.mode+", "+r] += tl.wrong[r]
 				all[s.mode+", "+r] += n
 				if tl.wrong[r] > bound(r, n) {
-					t.Errorf("%s, %s, shifted by %g: %s: %d of %d verdicts are wrong, allowed %d", s.mode, s.name, shift, r, tl.wrong[r], n, bound(r, n))
+					t.Errorf("%s, %s, shifted by %g: %s: %d of %d verdicts are wrong, allowed %d", s.mode, s.name,
+						shift, r, tl.wrong[r], n, bound(r, n))
 				}
 			}
 		}
@@ -292,12 +299,14 @@ func TestCalibration(t *testing.T) {
 		for row, k := range wrong {
 			name := row[strings.LastIndex(row, ", ")+2:]
 			if most := bound(name, all[row]); k > most || *long && 100*float64(k)/float64(all[row]) > limit(name) {
-				t.Errorf("%s, shifted by %g: %d of %d verdicts are wrong, allowed %g %%", row, shift, k, all[row], limit(name))
+				t.Errorf("%s, shifted by %g: %d of %d verdicts are wrong, allowed %g %%", row, shift, k, all[row],
+					limit(name))
 			}
 		}
 	}
 	found := func(tl tally, r string) int { return tl.right[r] }
-	table("The same against itself: false verdicts, per cent", append([]string{whole}, rows...), n, 0, func(tl tally, r string) int { return tl.wrong[r] })
+	table("The same against itself: false verdicts, per cent", append([]string{whole}, rows...), n, 0,
+		func(tl tally, r string) int { return tl.wrong[r] })
 	table("Slower by 2 %: found, per cent", rows, n/4, 0.02, found)
 	table("Slower by 30 %: found, per cent", rows, n/4, 0.3, found)
 	t.Log(out.String())

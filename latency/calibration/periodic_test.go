@@ -29,13 +29,15 @@ func fixedOrder(seed uint64, n int) (s synthetic.Session) {
 	s.Schedule[0].Seed, s.Schedule[1].Seed = schedule.Text(seed), schedule.Text(seed)
 	for i := range n {
 		x := 1 + float64(2*i)*pitch
-		first, second := synthetic.Slot{Start: x, End: x + sliceLength}, synthetic.Slot{Start: x + pitch, End: x + pitch + sliceLength}
+		first, second := synthetic.Slot{Start: x, End: x + sliceLength},
+			synthetic.Slot{Start: x + pitch, End: x + pitch + sliceLength}
 		place := i % 2
 		if place == 1 {
 			first, second = second, first
 		}
 		s.A, s.B = append(s.A, first), append(s.B, second)
-		s.Schedule[0].Places, s.Schedule[1].Places = append(s.Schedule[0].Places, place), append(s.Schedule[1].Places, 1-place)
+		s.Schedule[0].Places, s.Schedule[1].Places = append(s.Schedule[0].Places, place),
+			append(s.Schedule[1].Places, 1-place)
 	}
 	return s
 }
@@ -90,9 +92,9 @@ func TestPeriodicDisturbances(t *testing.T) {
 	t.Logf("of %d tables: %v", all, wrong)
 }
 
-// The same simulation detects the flaw of a fixed order, so it would also detect one in a random order. A swing causes false verdicts in
-// 36 of 40 tables at p50, where chance allows 3. Stalls in a fixed order cause them in 28 and, with a period of 8 slices, 11 tables, above
-// p50: the test gives less weight to pairs that differ a thousandfold.
+// The same simulation detects the flaw of a fixed order, so it would also detect one in a random order. A swing causes
+// false verdicts in 36 of 40 tables at p50, where chance allows 3. Stalls in a fixed order cause them in 28 and, with a
+// period of 8 slices, 11 tables, above p50: the test gives less weight to pairs that differ a thousandfold.
 func TestFixedOrderFails(t *testing.T) {
 	needs.Long(t)
 	for i, s := range append(periodic(fixedOrder, 4), periodic(fixedOrder, 8)[1]) {

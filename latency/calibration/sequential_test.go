@@ -78,7 +78,8 @@ func TestSequential(t *testing.T) {
 					peeking++
 				}
 			}
-			t.Logf("looks after %d slices: %d of %d sessions have a verdict; %d slices on average", at, found, n, measured/n)
+			t.Logf("looks after %d slices: %d of %d sessions have a verdict; %d slices on average", at, found, n,
+				measured/n)
 			if *long && c.shift == 0 {
 				t.Logf("%d if each look were tested alone", peeking)
 			}

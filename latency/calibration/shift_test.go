@@ -31,7 +31,8 @@ func excluded(t *testing.T, c *compare.Comparison) (points int, at []string) {
 	return points, at
 }
 
-// If nothing changed, the band of a shift function excludes zero anywhere in at most 5 % of comparisons: 100 of each scenario.
+// If nothing changed, the band of a shift function excludes zero anywhere in at most 5 % of comparisons: 100 of each
+// scenario.
 func TestShiftFunctionCalibration(t *testing.T) {
 	needs.Long(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
@@ -51,7 +52,8 @@ func TestShiftFunctionCalibration(t *testing.T) {
 		}
 		t.Logf("%s, %s: %d of %d bands exclude zero somewhere, at most %d points", s.mode, s.name, mine, n, points)
 		if mine > bound(whole, n) {
-			t.Errorf("%s, %s: %d of %d bands exclude zero somewhere, allowed %d", s.mode, s.name, mine, n, bound(whole, n))
+			t.Errorf("%s, %s: %d of %d bands exclude zero somewhere, allowed %d", s.mode, s.name, mine, n,
+				bound(whole, n))
 		}
 		all, wrong = all+n, wrong+mine
 	}

@@ -43,8 +43,8 @@ type Pair struct {
 	random       bool // the two were measured alternately, in random order
 }
 
-// Spread returns how far the values of a statistic differ between the runs of one side, in ns: the middle half of them, of the side where that is
-// wider; 0 if it is not known.
+// Spread returns how far the values of a statistic differ between the runs of one side, in ns: the middle half of them,
+// of the side where that is wider; 0 if it is not known.
 func (p *Pair) Spread(st Stat) (widest float64) {
 	for _, runs := range [][]part{p.runsA, p.runsB} {
 		v := values(st, measured(runs))
@@ -189,7 +189,8 @@ func (c *Comparison) inspect(r *report.Report) {
 		c.Notes = append(c.Notes, r.Name()+" is "+text)
 	}
 	if r.Device.Sim() {
-		c.Notes = append(c.Notes, fmt.Sprintf("%s ran on a device model: its nanoseconds are the model's, not a card's; compare its bus transactions", r.Name()))
+		c.Notes = append(c.Notes,
+			fmt.Sprintf("%s ran on a device model: its nanoseconds are the model's, not a card's; compare its bus transactions", r.Name()))
 	}
 	if !r.Clock.Steady && r.Clock.Source != "" {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s was timed by a clock of no constant rate", r.Name()))
@@ -213,8 +214,10 @@ func (c *Comparison) inspect(r *report.Report) {
 // obstacles.
 func varied(a, b *report.Report) (out []string) {
 	x, y := a.Traffic, b.Traffic
-	return slices.Concat(differ("protocol", a, b, x.Protocol, y.Protocol), differ("IP version", a, b, x.IPVersion, y.IPVersion),
-		differ("frame size", a, b, x.FrameSize, y.FrameSize), differ("rate", a, b, x.Rate, y.Rate), differ("transport", a, b, x.Transport, y.Transport),
+	return slices.Concat(differ("protocol", a, b, x.Protocol, y.Protocol),
+		differ("IP version", a, b, x.IPVersion, y.IPVersion),
+		differ("frame size", a, b, x.FrameSize, y.FrameSize), differ("rate", a, b, x.Rate, y.Rate),
+		differ("transport", a, b, x.Transport, y.Transport),
 		differ("arrivals that are not periodic", a, b, x.Arrivals, y.Arrivals))
 }
 
@@ -244,7 +247,8 @@ func obstacles(a, b *report.Report) (out []string) {
 			out = append(out, text)
 		}
 	}
-	out = slices.Concat(out, differ("metric", a, b, a.Metric, b.Metric), differ("mode", a, b, a.Traffic.Mode, b.Traffic.Mode),
+	out = slices.Concat(out, differ("metric", a, b, a.Metric, b.Metric),
+		differ("mode", a, b, a.Traffic.Mode, b.Traffic.Mode),
 		differ("outstanding requests", a, b, a.Traffic.Outstanding, b.Traffic.Outstanding))
 	if !inOneSession(a, b) {
 		out = append(out, varied(a, b)...)
@@ -260,7 +264,9 @@ func obstacles(a, b *report.Report) (out []string) {
 func differences(a, b *report.Report) (out []string) {
 	if a.Foreign != nil || b.Foreign != nil {
 		if a.Tool != b.Tool {
-			out = append(out, fmt.Sprintf("%s was measured by %s, %s by %s: tools take their timestamps in different places", a.Name(), orNone(a.Tool), b.Name(), orNone(b.Tool)))
+			out = append(out, fmt.Sprintf(
+				"%s was measured by %s, %s by %s: tools take their timestamps in different places", a.Name(),
+				orNone(a.Tool), b.Name(), orNone(b.Tool)))
 		}
 		return out
 	}
@@ -275,13 +281,16 @@ func differences(a, b *report.Report) (out []string) {
 	known := x.Hostname != "" && y.Hostname != ""
 	switch {
 	case x.Hostname != y.Hostname && (known || !hidden) || x.Kernel != y.Kernel:
-		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), machine(a), orNone(x.Kernel), b.Name(), machine(b), orNone(y.Kernel)))
+		out = append(out, fmt.Sprintf("%s was measured on %s (%s), %s on %s (%s)", a.Name(), machine(a),
+			orNone(x.Kernel), b.Name(), machine(b), orNone(y.Kernel)))
 	case hidden && !known:
-		out = append(out, fmt.Sprintf("%s or %s leaves its machine unnamed: both may come from one, or from two", a.Name(), b.Name()))
+		out = append(out, fmt.Sprintf("%s or %s leaves its machine unnamed: both may come from one, or from two",
+			a.Name(), b.Name()))
 	}
 	if x.Cmdline != "" && y.Cmdline != "" {
 		if onlyA, onlyB := apart(x.Cmdline, y.Cmdline); onlyA+onlyB != "" {
-			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(), orNone(onlyA), b.Name(), orNone(onlyB)))
+			out = append(out, fmt.Sprintf("kernel command line: only %s has %s, only %s has %s", a.Name(),
+				orNone(onlyA), b.Name(), orNone(onlyB)))
 		}
 	}
 	return out
@@ -290,7 +299,8 @@ func differences(a, b *report.Report) (out []string) {
 // Differences lists the differences between two reports of the same kind other than their results: machine, kernel,
 // driver, version of the tool, and findings that only one of the hosts has.
 func Differences(a, b *report.Report) []string {
-	out := slices.Concat(differences(a, b), differ("driver", a, b, a.Device.Driver, b.Device.Driver), differ("version", a, b, a.Version, b.Version))
+	out := slices.Concat(differences(a, b), differ("driver", a, b, a.Device.Driver, b.Device.Driver),
+		differ("version", a, b, a.Version, b.Version))
 	only := func(r, other *report.Report) {
 		for _, f := range r.Host.Findings {
 			if !slices.ContainsFunc(other.Host.Findings, func(g host.Finding) bool { return g.What == f.What }) {
@@ -315,7 +325,8 @@ func machine(r *report.Report) any {
 func apart(a, b string) (onlyA, onlyB string) {
 	x, y := strings.Fields(a), strings.Fields(b)
 	less := func(from, by []string) string {
-		return strings.Join(slices.DeleteFunc(slices.Clone(from), func(w string) bool { return slices.Contains(by, w) }), " ")
+		return strings.Join(slices.DeleteFunc(slices.Clone(from),
+			func(w string) bool { return slices.Contains(by, w) }), " ")
 	}
 	return less(x, y), less(y, x)
 }

@@ -39,7 +39,8 @@ func TestCompareAnonymous(t *testing.T) {
 		{"both anonymous", facts("x", "6.1.0-a", "quiet"), facts("y", "6.1.0-b", "nosmt"), 2, "leaves its machine unnamed", "kernel command line"},
 		{"anonymous, other kernels", facts("x", "6.1.0-a", ""), facts("x", "6.12.1-a", ""), 2, "on a machine left unnamed (6.1.0), b on a machine left unnamed (6.12.1)", "both may come"},
 	} {
-		a, b := synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report(), synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report()
+		a, b := synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report(),
+			synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report()
 		a.Label, b.Label, a.Host, b.Host = "a", "b", c.a, c.b
 		for _, r := range []*report.Report{b, a}[:c.hide] {
 			r.Anonymize()
@@ -54,13 +55,14 @@ func TestCompareAnonymous(t *testing.T) {
 // A report of a run that did not end says so in the notes, by its name.
 func TestUnfinishedNote(t *testing.T) {
 	a, b := machines(3, 10, true, steady, 0)
-	check.Equal(t, strings.Contains(strings.Join(Reports(a, b).Notes, "\n"), "unfinished"), false, "of complete reports: %v")
+	check.Equal(t, strings.Contains(strings.Join(Reports(a, b).Notes, "\n"), "unfinished"), false,
+		"of complete reports: %v")
 	b.Unfinished = &report.Unfinished{Runs: 20, Run: 1e9}
 	check.Contains(t, strings.Join(Reports(a, b).Notes, "\n"), b.Name()+" is "+b.UnfinishedText())
 }
 
-// Values that are only known to a part of themselves widen what an interval allows by that part. A shift that is smaller has no verdict, and
-// says why.
+// Values that are only known to a part of themselves widen what an interval allows by that part. A shift that is
+// smaller has no verdict, and says why.
 func TestCoarseValues(t *testing.T) {
 	median := func(resolution float64) Row {
 		a, b := machines(3, 10, true, steady, 0.03)
@@ -72,8 +74,10 @@ func TestCoarseValues(t *testing.T) {
 	check.Equal(t, exact.Verdict, Slower, "3 %% slower, with exact values: %s")
 	check.Equal(t, coarse.Verdict, Unknown, "3 %% slower, with values known to 5 %%: %s")
 	check.Contains(t, coarse.Why, "its values are only known to 20")
-	if grain := 0.05 * coarse.Base; math.Abs(coarse.Allowed-exact.Allowed-grain) > 1e-6 || math.Abs(coarse.Lo-exact.Lo) < grain/2 {
-		t.Errorf("allowed %.1f, %.1f with exact values; from %.1f and %.1f", coarse.Allowed, exact.Allowed, coarse.Lo, exact.Lo)
+	if grain := 0.05 * coarse.Base; math.Abs(coarse.Allowed-exact.Allowed-grain) > 1e-6 ||
+		math.Abs(coarse.Lo-exact.Lo) < grain/2 {
+		t.Errorf("allowed %.1f, %.1f with exact values; from %.1f and %.1f", coarse.Allowed, exact.Allowed, coarse.Lo,
+			exact.Lo)
 	}
 }
 
@@ -84,7 +88,8 @@ func TestSeveralTables(t *testing.T) {
 	if notes := strings.Join(Reports(a, b).Notes, "\n"); strings.Contains(notes, "tables have verdicts") {
 		t.Errorf("of one table: %s", notes)
 	}
-	if notes := strings.Join(Reports(a, b, b).Notes, "\n"); !strings.Contains(notes, want) || !strings.Contains(notes, "up to 10 %") {
+	if notes := strings.Join(Reports(a, b, b).Notes, "\n"); !strings.Contains(notes, want) ||
+		!strings.Contains(notes, "up to 10 %") {
 		t.Errorf("want %q: %s", want, notes)
 	}
 }
@@ -95,7 +100,8 @@ func TestAmong(t *testing.T) {
 	a, b := machines(3, 10, false, steady, 3)
 	for tables, want := range map[int]Verdict{1: Slower, 200: Slower, 100_000: Unknown} {
 		r := Among(tables, Stats(latency.FullTable)[1:3], a, b).Rows
-		if len(r) != 2 || r[0].Verdict != want || r[0].Level != tableLevel/float64(2*tables) || (want == Unknown) != strings.Contains(r[0].Why, "no verdict is possible") {
+		if len(r) != 2 || r[0].Verdict != want || r[0].Level != tableLevel/float64(2*tables) ||
+			(want == Unknown) != strings.Contains(r[0].Why, "no verdict is possible") {
 			t.Errorf("%d tables: %+v", tables, r)
 		}
 	}
@@ -147,12 +153,15 @@ func TestDifferencesAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := machines(seed, 10, true, steady, 0.02)
 		row := find(Reports(a, b), "p50")
-		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 || row.P > tableLevel {
+		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 ||
+			row.P > tableLevel {
 			t.Errorf("seed %d: %+v; want slower by about 80 ns", seed, row)
 		}
 		if back := find(Reports(b, a), "p50"); back.Verdict != Faster || !inverse(back.Lo/back.Base, row.Hi/row.Base) ||
-			!inverse(back.Hi/back.Base, row.Lo/row.Base) || !inverse(back.Shift/back.Base, row.Shift/row.Base) || back.P != row.P {
-			t.Errorf("seed %d: backwards %v of %v, %v to %v, p=%v", seed, back.Shift, back.Base, back.Lo, back.Hi, back.P)
+			!inverse(back.Hi/back.Base, row.Lo/row.Base) || !inverse(back.Shift/back.Base, row.Shift/row.Base) ||
+			back.P != row.P {
+			t.Errorf("seed %d: backwards %v of %v, %v to %v, p=%v", seed, back.Shift, back.Base, back.Lo, back.Hi,
+				back.P)
 		}
 	}
 }
@@ -164,7 +173,8 @@ func TestBenchsOwnShift(t *testing.T) {
 	m.Noise = 0.0005
 	a, b := machines(1, 10, true, m, 0.006)
 	row := find(Reports(a, b), "p50")
-	if row.Verdict != Unknown || row.Shift < 15 || row.Shift > own || row.Lo > 0 || row.Hi < 0 || row.P <= tableLevel || !strings.Contains(row.Why, "50.00 ns") && !strings.Contains(row.Why, "50 ns") {
+	if row.Verdict != Unknown || row.Shift < 15 || row.Shift > own || row.Lo > 0 || row.Hi < 0 || row.P <= tableLevel ||
+		!strings.Contains(row.Why, "50.00 ns") && !strings.Contains(row.Why, "50 ns") {
 		t.Errorf("24 ns: %+v", row)
 	}
 	if row := find(Reports(b, a), "p50"); row.Verdict != Unknown || row.Lo > 0 || row.Hi < 0 {
@@ -194,7 +204,8 @@ func TestPairsCancelDrift(t *testing.T) {
 func TestApart(t *testing.T) {
 	a, b := machines(1, 8, false, steady, 0.03)
 	row := find(Reports(a, b), "p50")
-	if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || row.P <= tableLevel || !strings.Contains(row.Why, "-ab") {
+	if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || row.P <= tableLevel ||
+		!strings.Contains(row.Why, "-ab") {
 		t.Errorf("3 %%: %+v", row)
 	}
 	if row.Shift < 100 || row.Shift > 140 {
@@ -223,7 +234,8 @@ func TestSingleRuns(t *testing.T) {
 	for _, n := range []int{1, 7} {
 		a, b := machines(1, n, false, steady, 1)
 		for _, row := range Reports(a, b).Pairs[0].Rows {
-			if row.Verdict != Unknown || row.Tested() || row.Stat == p50 && !strings.Contains(row.Why, fmt.Sprintf("old has %d run", n)) {
+			if row.Verdict != Unknown || row.Tested() || row.Stat == p50 &&
+				!strings.Contains(row.Why, fmt.Sprintf("old has %d run", n)) {
 				t.Errorf("%d runs: %+v", n, row)
 			}
 		}
@@ -250,7 +262,8 @@ func TestTooFewSamples(t *testing.T) {
 		{"p99.9", Unknown, "", "p99.9 needs 10,000 samples, old has"},
 	} {
 		row := find(Reports(a, b), c.stat)
-		if row.Verdict != c.verdict || row.How != c.how || !strings.Contains(row.Why, c.why) || row.Tested() != (c.how != "") {
+		if row.Verdict != c.verdict || row.How != c.how || !strings.Contains(row.Why, c.why) ||
+			row.Tested() != (c.how != "") {
 			t.Errorf("%s: %+v", c.stat, row)
 		}
 	}
@@ -289,7 +302,8 @@ func TestMissingRun(t *testing.T) {
 	s := a.Main()
 	s.Intervals = append(s.Intervals[:4], s.Intervals[6:]...) // the third run's
 	s.Sum()
-	if row := find(Reports(a, b), "p50"); row.How != "11 pairs of runs" || row.Verdict != Noise || math.Abs(row.Percent()) > 5 {
+	if row := find(Reports(a, b), "p50"); row.How != "11 pairs of runs" || row.Verdict != Noise ||
+		math.Abs(row.Percent()) > 5 {
 		t.Errorf("%+v", row)
 	}
 	b.Session = ""
@@ -384,7 +398,8 @@ func TestFixedOrder(t *testing.T) {
 		change(a, b)
 		c := Reports(a, b)
 		row := find(c, "p50")
-		if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || !strings.Contains(row.Why, "fixed order") || !strings.Contains(c.Pairs[0].Visible(), "bench run -ab") {
+		if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || !strings.Contains(row.Why, "fixed order") ||
+			!strings.Contains(c.Pairs[0].Visible(), "bench run -ab") {
 			t.Errorf("%s: %+v, %q", name, row, c.Pairs[0].Visible())
 		}
 		limits, _ := ParseLimits("p50>+5%")
@@ -402,7 +417,8 @@ func TestVisible(t *testing.T) {
 		c := Reports(a, b)
 		row := find(c, "p50")
 		said := c.Pairs[0].Visible()
-		if row.Verdict == Slower || row.Verdict == Faster || strings.Contains(said, "-ab") == alternating || !strings.Contains(said, "p50 "+row.Visible()) {
+		if row.Verdict == Slower || row.Verdict == Faster || strings.Contains(said, "-ab") == alternating ||
+			!strings.Contains(said, "p50 "+row.Visible()) {
 			t.Errorf("alternating %t: %+v, %q", alternating, row, said)
 		}
 		v := row.percent(row.Least)
@@ -426,7 +442,8 @@ func TestLevels(t *testing.T) {
 	for all := 1; all <= 14; all++ {
 		for asked := range all + 1 {
 			named, other := levels(asked, all)
-			if sum := float64(asked)*named + float64(all-asked)*other; sum > tableLevel+1e-12 || asked > 0 && named > askedLevel || asked < all && other <= 0 {
+			if sum := float64(asked)*named + float64(all-asked)*other; sum > tableLevel+1e-12 || asked > 0 &&
+				named > askedLevel || asked < all && other <= 0 {
 				t.Errorf("%d of %d asked for: %v each, %v each other, %v in all", asked, all, named, other, sum)
 			}
 		}
@@ -434,10 +451,12 @@ func TestLevels(t *testing.T) {
 	a, b := machines(2, 8, true, steady, 0.1) // eight pairs are enough only for the requested statistics
 	limits, _ := ParseLimits("p50>+1%,p95>+1%")
 	c := Against(limits, a, b)
-	if p50, p95, p90 := find(c, "p50"), find(c, "p95"), find(c, "p90"); p50.Verdict != Slower || p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {
+	if p50, p95, p90 := find(c, "p50"), find(c, "p95"), find(c, "p90"); p50.Verdict != Slower ||
+		p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {
 		t.Errorf("%+v\n%+v\n%+v", p50, p95, p90)
 	}
-	if said := c.Pairs[0].Confidence(); !strings.Contains(said, "99.0 % for each row that -fail-if names, 99.6 % for each other") || !strings.Contains(said, "5 %") {
+	if said := c.Pairs[0].Confidence(); !strings.Contains(said,
+		"99.0 % for each row that -fail-if names, 99.6 % for each other") || !strings.Contains(said, "5 %") {
 		t.Error(said)
 	}
 }
@@ -455,14 +474,16 @@ func TestVariedOnPurpose(t *testing.T) {
 		{"rate", func(r *report.Report) { r.Traffic.Rate = 1000 }},
 		{"transport", func(r *report.Report) { r.Traffic.Transport = "socket" }},
 	} {
-		a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift)
+		a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift),
+			synthetic.Sampled(rnd, 8000, 10, 1, 1000, synthetic.NoDrift)
 		c.change(b)
 		if apart := Reports(a, b); len(apart.Obstacles) != 1 || !strings.HasPrefix(apart.Obstacles[0], c.what+": ") {
 			t.Errorf("%s between sessions: obstacles %q", c.what, apart.Obstacles)
 		}
 		a.Session, b.Session = "s", "s"
 		together := Reports(a, b)
-		if len(together.Obstacles) != 0 || !slices.ContainsFunc(together.Notes, func(n string) bool { return strings.HasPrefix(n, c.what+": ") }) {
+		if len(together.Obstacles) != 0 || !slices.ContainsFunc(together.Notes,
+			func(n string) bool { return strings.HasPrefix(n, c.what+": ") }) {
 			t.Errorf("%s within a session: obstacles %q, notes %q", c.what, together.Obstacles, together.Notes)
 		}
 	}

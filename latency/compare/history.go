@@ -146,18 +146,23 @@ func (h *History) Lines(level float64) (lines []Line, notes []string) {
 			var about []*report.Report
 			for _, p := range k.points {
 				if !math.IsNaN(p.values[i]) {
-					l.Points, about = append(l.Points, Point{p.about.Label, p.about.Start, p.values[i]}), append(about, p.about)
+					l.Points, about = append(l.Points, Point{p.about.Label, p.about.Start, p.values[i]}),
+						append(about, p.about)
 				}
 			}
 			if few := len(k.points) - len(l.Points); few > 0 {
-				notes = append(notes, fmt.Sprintf("%s (%s): %d of %d reports have too few samples for it", st, k.name, few, len(k.points)))
+				notes = append(notes, fmt.Sprintf("%s (%s): %d of %d reports have too few samples for it", st, k.name,
+					few, len(k.points)))
 			}
 			if left := len(l.Points) - MostValues; left > 0 {
-				notes = append(notes, fmt.Sprintf("%s (%s): the oldest %d reports are left out, the newest %d are shown", st, k.name, left, MostValues))
+				notes = append(notes, fmt.Sprintf(
+					"%s (%s): the oldest %d reports are left out, the newest %d are shown", st, k.name, left,
+					MostValues))
 				l.Points, about = l.Points[left:], about[left:]
 			}
 			if n := len(l.Points); n < 2*FewestValues {
-				l.Why = fmt.Sprintf("no change can be found in %s: there must be %d on each side of it", sanitize.Count(n, "report"), FewestValues)
+				l.Why = fmt.Sprintf("no change can be found in %s: there must be %d on each side of it",
+					sanitize.Count(n, "report"), FewestValues)
 			} else {
 				tested++
 			}
@@ -195,6 +200,7 @@ func (l *Line) find(level float64, about []*report.Report) {
 		if i+1 < len(changes) {
 			to = changes[i+1].At
 		}
-		l.Steps = append(l.Steps, Step{Change: c, Before: middle(from, c.At), After: middle(c.At, to), Differ: Differences(about[c.At-1], about[c.At])})
+		l.Steps = append(l.Steps, Step{Change: c, Before: middle(from, c.At), After: middle(c.At, to),
+			Differ: Differences(about[c.At-1], about[c.At])})
 	}
 }

@@ -49,7 +49,8 @@ func ParseLimits(s string) ([]Limit, error) {
 	for part := range strings.SplitSeq(s, ",") {
 		l, err := parseLimit(strings.Join(strings.Fields(part), ""))
 		if err != nil {
-			return nil, fmt.Errorf("%w %q: %w; expected something like p99>+5%%+200ns", errLimit, strings.TrimSpace(part), err)
+			return nil, fmt.Errorf("%w %q: %w; expected something like p99>+5%%+200ns", errLimit,
+				strings.TrimSpace(part), err)
 		}
 		out = append(out, l)
 	}
@@ -112,8 +113,10 @@ func (c *Comparison) Exceeded() ([]string, error) {
 			case !row.Tested() || row.Verdict == Unknown && beyond:
 				undecided = append(undecided, fmt.Errorf("%v: %w: %s", l, errUndecided, row.Why))
 			case row.Verdict == Slower && beyond:
-				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%s; p=%.3g, %s)", l, l.Stat, latency.FormatNS(row.Base),
-					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift), latency.FormatChange(row.Percent()/100), row.P, row.How))
+				out = append(out, fmt.Sprintf("%v: %s went from %s to %s in %s, %s (%s; p=%.3g, %s)", l, l.Stat,
+					latency.FormatNS(row.Base),
+					latency.FormatNS(row.Base+row.Shift), p.B.Name(), latency.FormatSigned(row.Shift),
+					latency.FormatChange(row.Percent()/100), row.P, row.How))
 			}
 		}
 	}

@@ -69,7 +69,8 @@ func TestExceeded(t *testing.T) {
 		if len(got) != want {
 			t.Errorf("%s: %q, want %d", limit, got, want)
 		}
-		if (undecided == "") != (err == nil) || err != nil && (!errors.Is(err, errUndecided) || !strings.Contains(err.Error(), undecided)) {
+		if (undecided == "") != (err == nil) || err != nil &&
+			(!errors.Is(err, errUndecided) || !strings.Contains(err.Error(), undecided)) {
 			t.Errorf("%s: %v, want %q", limit, err, undecided)
 		}
 		if want == 1 && !strings.Contains(got[0], "in new, +") {

@@ -19,9 +19,9 @@ type way struct {
 	pair Pair
 }
 
-// compareOneWay compares the one-way delays that both reports have. A shift within the sum of the clock errors may be clock
-// error, and no number of samples can decide it: such a shift has no verdict. This applies to alternating runs, too,
-// because the clocks of the two hosts drift against each other during the session.
+// compareOneWay compares the one-way delays that both reports have. A shift within the sum of the clock errors may be
+// clock error, and no number of samples can decide it: such a shift has no verdict. This applies to alternating runs,
+// too, because the clocks of the two hosts drift against each other during the session.
 func (p *Pair) compareOneWay() (all []way) {
 	for _, name := range []string{latency.ThereSeries, latency.BackSeries} {
 		a, b := alone(p.A, name), alone(p.B, name)

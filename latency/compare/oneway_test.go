@@ -32,7 +32,8 @@ func TestNoVerdictBelowTheClocks(t *testing.T) {
 		}
 		round, way := find(&Comparison{Pairs: []Pair{p}}, "p50"), p.OneWay[0].Rows[0]
 		if round.Verdict != Slower || way.Verdict != c.want || way.Shift != round.Shift {
-			t.Errorf("± %d and %d: round trips %v, one way %v (%v to %v), shifted by %v", c.errA, c.errB, round.Verdict, way.Verdict, way.Lo, way.Hi, way.Shift)
+			t.Errorf("± %d and %d: round trips %v, one way %v (%v to %v), shifted by %v", c.errA, c.errB, round.Verdict,
+				way.Verdict, way.Lo, way.Hi, way.Shift)
 		}
 		if unknown := strings.Contains(way.Why, "clock error may account for"); unknown != (c.want == Unknown) {
 			t.Errorf("± %d and %d: %q", c.errA, c.errB, way.Why)

@@ -24,13 +24,15 @@ func TestPlan(t *testing.T) {
 	} {
 		st := must.Get(ParseStat(c.stat))(t)
 		p := Plan{Slices: int(c.duration / time.Second), Samples: c.rate}
-		if n := p.Needs(st); n != c.slices || p.Allows(st) || !(Plan{Slices: n, Samples: c.rate}).Allows(st) || (Plan{Slices: n - 1, Samples: c.rate}).Allows(st) {
+		if n := p.Needs(st); n != c.slices || p.Allows(st) || !(Plan{Slices: n, Samples: c.rate}).Allows(st) ||
+			(Plan{Slices: n - 1, Samples: c.rate}).Allows(st) {
 			t.Errorf("%s at %v a second: %d slices needed, want %d", c.stat, c.rate, n, c.slices)
 		}
 	}
 	for n, want := range map[int]bool{8: false, 9: true} {
 		rnd := rand.New(rand.NewPCG(1, 8))
-		a, b := synthetic.Sampled(rnd, 4000, n, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 4000, n, 1, 1000, synthetic.NoDrift)
+		a, b := synthetic.Sampled(rnd, 4000, n, 1, 1000, synthetic.NoDrift),
+			synthetic.Sampled(rnd, 4000, n, 1, 1000, synthetic.NoDrift)
 		a.Session, b.Session = "s", "s"
 		p := Reports(a, b).Pairs[0]
 		if got := p.Rows[1].Tested(); got != want || (Plan{Slices: n}).Allows(p.Rows[1].Stat) != want {
@@ -60,7 +62,8 @@ func TestMore(t *testing.T) {
 		}
 		runs := 10 + int(more.Seconds()/2.2)
 		if then := measure(alternating, runs+2); !row(then).Tested() || then.More(row(then)) != 0 {
-			t.Errorf("alternating %t: after %v, %d runs: %s, %v missing", alternating, more, runs, row(then).Why, then.More(row(then)))
+			t.Errorf("alternating %t: after %v, %d runs: %s, %v missing", alternating, more, runs, row(then).Why,
+				then.More(row(then)))
 		}
 		if half := measure(alternating, 10+(runs-10)/2); row(half).Tested() || half.More(row(half)) <= 0 {
 			t.Errorf("alternating %t: after half of %v: tested %t", alternating, more, row(half).Tested())

@@ -15,7 +15,8 @@ import (
 // ties were broken, so the level holds with ties and zeros, too.
 type ranked struct {
 	diffs []difference // ascending
-	tail  []float64    // tail[k] is the probability that at most k of diffs are below the true shift; up to half of them
+	// tail[k] is the probability that at most k of diffs are below the true shift; up to half of them
+	tail []float64
 }
 
 // difference is an elementary difference between two sides, with its base: base + diff is b's value, never below 0.
@@ -68,7 +69,10 @@ func cumulate(p []float64) []float64 {
 }
 
 func (r ranked) sort() {
-	slices.SortFunc(r.diffs, func(x, y difference) int { return cmp.Or(cmp.Compare(x.diff, y.diff), cmp.Compare(x.base, y.base)) })
+	slices.SortFunc(r.diffs, func(x, y difference) int {
+		return cmp.Or(cmp.Compare(x.diff, y.diff),
+			cmp.Compare(x.base, y.base))
+	})
 }
 
 // estimate returns the median of the elementary differences, and its base. The median of one side's values would be the
@@ -92,8 +96,10 @@ func (r ranked) interval(level, _ float64) (lo, hi float64) {
 // p returns the probability of such an estimate, or a more extreme one, if the true shift is at most allowed in its
 // direction. It is at most a level exactly if the interval of that level, widened by allowed on both sides, excludes 0.
 func (r ranked) p(allowed float64) float64 {
-	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff > allowed })                  // at most allowed
-	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff >= -allowed }) // at least -allowed
+	// at most allowed
+	below := sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff > allowed })
+	// at least -allowed
+	above := len(r.diffs) - sort.Search(len(r.diffs), func(i int) bool { return r.diffs[i].diff >= -allowed })
 	k := min(below, above)
 	if k >= len(r.tail) {
 		return 1

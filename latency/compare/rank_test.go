@@ -56,13 +56,15 @@ func TestChance(t *testing.T) {
 				count++
 			}
 		}
-		if want := math.Ldexp(float64(count), -len(scores)); math.Abs(chance(scores)-want) > 1e-12 && (sum > 0 || chance(scores) < want) {
+		if want := math.Ldexp(float64(count), -len(scores)); math.Abs(chance(scores)-want) > 1e-12 &&
+			(sum > 0 || chance(scores) < want) {
 			t.Errorf("%v: %v, want %v", scores, chance(scores), want)
 		}
 	}
 }
 
-// Swapping the sides of some pairs changes the signs of their scores and nothing else: the test is one of the coins alone.
+// Swapping the sides of some pairs changes the signs of their scores and nothing else: the test is one of the coins
+// alone.
 func TestScoresDependOnPairs(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 5))
 	for range 200 {
@@ -138,7 +140,8 @@ func TestOneInference(t *testing.T) {
 			if excludes := lo-allowed > 0 || hi+allowed < 0; excludes != (p <= alpha) {
 				t.Fatalf("%s: p=%v, interval %v to %v, allowed %v\n%v\n%v", name, p, lo, hi, allowed, a, b)
 			}
-			if base < slices.Min(a)-1e-9 || base > slices.Max(a)+1e-9 || base+e < slices.Min(b)-1e-9 || base+e > slices.Max(b)+1e-9 {
+			if base < slices.Min(a)-1e-9 || base > slices.Max(a)+1e-9 || base+e < slices.Min(b)-1e-9 ||
+				base+e > slices.Max(b)+1e-9 {
 				t.Fatalf("%s: estimate %v to %v is outside of\n%v\n%v", name, e, base, a, b)
 			}
 			if e < lo || e > hi {

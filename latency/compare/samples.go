@@ -62,7 +62,8 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 			return samples{}, why
 		}
 		if n := r.Main().Total.Count; n < need {
-			return samples{}, fmt.Sprintf("%s needs %s, %s has %s", st, sanitize.Count(need, "sample"), r.Name(), latency.FormatCount(n))
+			return samples{}, fmt.Sprintf("%s needs %s, %s has %s", st, sanitize.Count(need, "sample"), r.Name(),
+				latency.FormatCount(n))
 		}
 	}
 	ra, rb, least := measured(p.runsA), measured(p.runsB), MinRuns
@@ -70,7 +71,9 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 	if turns {
 		ra, rb = pairs(p.runsA, p.runsB)
 		if least = max(MinRuns, fewestPairs(level)); len(ra) < least {
-			return samples{}, fmt.Sprintf("a verdict needs %d pairs of runs, and has %d: measure longer, or with a shorter -slice", least, len(ra))
+			return samples{}, fmt.Sprintf(
+				"a verdict needs %d pairs of runs, and has %d: measure longer, or with a shorter -slice", least,
+				len(ra))
 		}
 	}
 	for _, x := range []struct {
@@ -78,11 +81,13 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		of *report.Report
 	}{{len(ra), p.A}, {len(rb), p.B}} {
 		if x.n < least {
-			return samples{}, fmt.Sprintf("%s has %s, and a verdict needs %d of each side: %s", x.of.Name(), sanitize.Count(x.n, "run"), least, moreRuns(x.of))
+			return samples{}, fmt.Sprintf("%s has %s, and a verdict needs %d of each side: %s", x.of.Name(),
+				sanitize.Count(x.n, "run"), least, moreRuns(x.of))
 		}
 	}
 	fewest, most := min(len(ra), len(rb)), max(len(ra), len(rb))
-	if size := (most + maxSamples - 1) / maxSamples; !turns && fewest/size < least { // joining would leave the shorter side too few
+	// joining would leave the shorter side too few
+	if size := (most + maxSamples - 1) / maxSamples; !turns && fewest/size < least {
 		ra, rb = thin(ra), thin(rb)
 		most = max(len(ra), len(rb))
 	}
@@ -91,7 +96,8 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		if !enough(ja, need) || !enough(jb, need) {
 			continue
 		}
-		s := samples{a: values(st, ja), b: values(st, jb), paired: turns, how: fmt.Sprintf("%d+%d runs", len(ja), len(jb))}
+		s := samples{a: values(st, ja), b: values(st, jb), paired: turns,
+			how: fmt.Sprintf("%d+%d runs", len(ja), len(jb))}
 		if turns {
 			s.how = fmt.Sprintf("%d pairs of runs", len(ja))
 		}
@@ -112,7 +118,8 @@ func (p *Pair) collect(st Stat, level float64) (samples, string) {
 		}
 		return s, uneven(st, ja, jb)
 	}
-	return samples{}, fmt.Sprintf("%s needs %s in each of %d runs: measure longer", st, sanitize.Count(need, "sample"), least)
+	return samples{}, fmt.Sprintf("%s needs %s in each of %d runs: measure longer", st, sanitize.Count(need, "sample"),
+		least)
 }
 
 // part is a section of a recording; its times are absolute, in ns.
@@ -223,7 +230,8 @@ func uneven(st Stat, a, b []part) string {
 		return median(n)
 	}
 	if na, nb := count(a), count(b); st.Single() && max(na, nb) > 1.1*min(na, nb) {
-		return fmt.Sprintf("%s not compared: sample counts differ (%s and %s per run), measure at a fixed rate (-rate)", st, latency.FormatCount(int64(na)), latency.FormatCount(int64(nb)))
+		return fmt.Sprintf("%s not compared: sample counts differ (%s and %s per run), measure at a fixed rate (-rate)",
+			st, latency.FormatCount(int64(na)), latency.FormatCount(int64(nb)))
 	}
 	return ""
 }
@@ -263,9 +271,11 @@ func untestable(r *report.Report) string {
 	case f == nil:
 		return ""
 	case f.Points != nil:
-		return fmt.Sprintf("%s has percentiles only, and a verdict needs samples: the difference is not tested", r.Name())
+		return fmt.Sprintf("%s has percentiles only, and a verdict needs samples: the difference is not tested",
+			r.Name())
 	case f.Single != "":
-		return fmt.Sprintf("%s counts as one run (%s), and a verdict needs %d of each side: %s", r.Name(), f.Single, MinRuns, moreRuns(r))
+		return fmt.Sprintf("%s counts as one run (%s), and a verdict needs %d of each side: %s", r.Name(), f.Single,
+			MinRuns, moreRuns(r))
 	}
 	return ""
 }
@@ -280,7 +290,8 @@ func moreRuns(r *report.Report) string {
 
 // distance is how far the middles of two series are apart in time, in lengths of the shorter one.
 func distance(a, b []part) float64 {
-	first, last := func(p []part) float64 { return float64(p[0].start) }, func(p []part) float64 { return float64(p[len(p)-1].end) }
+	first, last := func(p []part) float64 { return float64(p[0].start) },
+		func(p []part) float64 { return float64(p[len(p)-1].end) }
 	middle := math.Abs(first(a)+last(a)-first(b)-last(b)) / 2
 	return middle / max(min(last(a)-first(a), last(b)-first(b)), 1)
 }

@@ -48,7 +48,8 @@ func TestChangesAtRandom(t *testing.T) {
 			}
 			t.Logf("%s, %v values: %d of %d unchanged series show a change", name, length, wrong, n)
 			if wrong > 33 { // 20 are expected; more than 33 are in 2 of 1000 such tests
-				t.Errorf("%s, %v values: %d of %d unchanged series show a change, want at most 5 %%", name, length, wrong, n)
+				t.Errorf("%s, %v values: %d of %d unchanged series show a change, want at most 5 %%", name, length,
+					wrong, n)
 			}
 		}
 		r, found, near, more := rand.New(rand.NewPCG(2, 0)), 0, 0, 0
@@ -62,9 +63,11 @@ func TestChangesAtRandom(t *testing.T) {
 			}
 			more += max(len(c)-1, 0)
 		}
-		t.Logf("%s: %d of %d steps by 5 %% were found, %d within one value of their place, and %d others", name, found, n, near, more)
+		t.Logf("%s: %d of %d steps by 5 %% were found, %d within one value of their place, and %d others", name, found,
+			n, near, more)
 		if found < n*9/10 || near < n*8/10 {
-			t.Errorf("%s: %d of %d steps by 5 %% were found, %d at their place; want 90 and 80 %%", name, found, n, near)
+			t.Errorf("%s: %d of %d steps by 5 %% were found, %d at their place; want 90 and 80 %%", name, found, n,
+				near)
 		}
 	}
 }
@@ -75,7 +78,8 @@ func TestSeveralChanges(t *testing.T) {
 	good := 0
 	for i := range 50 {
 		c := changes(series(r, noise["normal"], 20, 4000, 10, 4400, 20, 4000, 15, 3600), 0.05, uint64(i))
-		if len(c) == 3 && math.Abs(float64(c[0].At-20)) <= 1 && math.Abs(float64(c[1].At-30)) <= 1 && math.Abs(float64(c[2].At-50)) <= 1 {
+		if len(c) == 3 && math.Abs(float64(c[0].At-20)) <= 1 && math.Abs(float64(c[1].At-30)) <= 1 &&
+			math.Abs(float64(c[2].At-50)) <= 1 {
 			good++
 		}
 	}
@@ -122,7 +126,8 @@ func TestLostReports(t *testing.T) {
 	h := NewHistory(p50)
 	at := time.Date(2026, 11, 28, 8, 0, 0, 0, time.UTC)
 	for i, sent := range []int64{7, 0, 5} {
-		h.Add(fmt.Sprint("run ", i), &report.Report{Start: at.Add(-time.Duration(i) * time.Hour), Counts: report.Counts{Sent: sent, Lost: sent}})
+		h.Add(fmt.Sprint("run ", i), &report.Report{Start: at.Add(-time.Duration(i) * time.Hour),
+			Counts: report.Counts{Sent: sent, Lost: sent}})
 	}
 	lost := h.Lost()
 	if len(lost) != 2 || lost[0].Name != "run 2" || lost[0].Sent != 5 || lost[1].Text != "7" {

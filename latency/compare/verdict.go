@@ -38,18 +38,23 @@ type Row struct {
 	Stat             Stat
 	Asked            bool    // named by a limit, so chosen before the result was seen
 	PooledA, PooledB float64 // ns
-	Shift            float64 // ns, B's runs compared with A's; NaN, like all numbers below, if there are too few samples (see Why)
-	Base             float64 // ns, A's value that Shift is relative to; Base + Shift is B's, and not below 0
-	Level            float64 // probability of a false verdict in this row: its part of tableLevel
-	Lo, Hi           float64 // ns, the interval of Shift at 1 - Level; it contains 0 exactly if the verdict is neither Faster nor Slower
-	P                float64 // probability, under the null hypothesis with drift, that any row of the table is as extreme as this one; at most tableLevel if there is a verdict
-	Least            float64 // ns, the smallest change that these samples could have shown; infinite if none
-	Verdict          Verdict
-	Diffs            []float64 // ns, ascending: the elementary differences between each run of B and each of A, whose median is Shift
-	Allowed          float64   // ns of Shift that may be drift or caused by the bench
-	Resolution       float64   // of the values, as a share of Base; a smaller Shift is not resolved
-	How              string    // description of the samples
-	Why              string    // why the verdict is Unknown
+	// ns, B's runs compared with A's; NaN, like all numbers below, if there are too few samples (see Why)
+	Shift float64
+	Base  float64 // ns, A's value that Shift is relative to; Base + Shift is B's, and not below 0
+	Level float64 // probability of a false verdict in this row: its part of tableLevel
+	// ns, the interval of Shift at 1 - Level; it contains 0 exactly if the verdict is neither Faster nor Slower
+	Lo, Hi float64
+	// probability, under the null hypothesis with drift, that any row of the table is as extreme as this one; at most
+	// tableLevel if there is a verdict
+	P       float64
+	Least   float64 // ns, the smallest change that these samples could have shown; infinite if none
+	Verdict Verdict
+	// ns, ascending: the elementary differences between each run of B and each of A, whose median is Shift
+	Diffs      []float64
+	Allowed    float64 // ns of Shift that may be drift or caused by the bench
+	Resolution float64 // of the values, as a share of Base; a smaller Shift is not resolved
+	How        string  // description of the samples
+	Why        string  // why the verdict is Unknown
 
 	apart bool // the two sides were measured one after the other
 }
@@ -100,7 +105,8 @@ func levels(asked, all int) (named, other float64) {
 // row tests statistic st of the two main series at a level.
 func (p *Pair) row(st Stat, level float64) Row {
 	nan := math.NaN()
-	r := Row{Stat: st, Level: level, PooledA: st.OfReport(p.A), PooledB: st.OfReport(p.B), Base: nan, Shift: nan, Lo: nan, Hi: nan, P: nan, Least: nan}
+	r := Row{Stat: st, Level: level, PooledA: st.OfReport(p.A), PooledB: st.OfReport(p.B), Base: nan, Shift: nan,
+		Lo: nan, Hi: nan, P: nan, Least: nan}
 	if len(p.Obstacles) > 0 {
 		r.Why = "not comparable"
 		return r
@@ -134,13 +140,15 @@ func (p *Pair) row(st Stat, level float64) Row {
 			st, shift)
 	case significant && s.paired && math.Abs(r.Shift) <= own:
 		judge(max(own, s.allowed+p.clocks+grain))
-		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st, shift, latency.FormatNS(own))
+		r.Why = fmt.Sprintf("%s shifted by %s: two series of one bench may differ by %s with nothing changed", st,
+			shift, latency.FormatNS(own))
 	case r.Lo > 0:
 		r.Verdict = Slower
 	case r.Hi < 0:
 		r.Verdict = Faster
 	case significant && p.clocks > 0:
-		r.Why = fmt.Sprintf("%s of a way shifted by %s, but clock error may account for %s, and drift for %s", st, shift, latency.FormatNS(p.clocks), latency.FormatNS(s.allowed))
+		r.Why = fmt.Sprintf("%s of a way shifted by %s, but clock error may account for %s, and drift for %s", st,
+			shift, latency.FormatNS(p.clocks), latency.FormatNS(s.allowed))
 	case significant && math.Abs(r.Shift) <= grain:
 		r.Why = fmt.Sprintf("%s shifted by %s, and its values are only known to %s", st, shift, latency.FormatNS(grain))
 	case significant:
@@ -170,9 +178,11 @@ func (p *Pair) Visible() string {
 	case len(parts) == 0:
 		return ""
 	case apart:
-		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") + "; to see smaller ones, measure alternately with rebound-bench run -ab"
+		return "runs one after the other could only have shown a change above: " + strings.Join(parts, ", ") +
+			"; to see smaller ones, measure alternately with rebound-bench run -ab"
 	}
-	return "only a change above this could have been seen: " + strings.Join(parts, ", ") + "; to see smaller ones, measure longer"
+	return "only a change above this could have been seen: " + strings.Join(parts, ", ") +
+		"; to see smaller ones, measure longer"
 }
 
 // Untested describes how the pooled percentiles differ if nothing could be tested because another tool's output lacks

@@ -97,7 +97,9 @@ func Collect(root fs.FS, core int) Facts {
 		c.SMT = c.read("sys/devices/system/cpu/smt/control")
 		c.Isolated = c.isolated()
 	}
-	slices.SortStableFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	slices.SortStableFunc(c.Findings, func(a, b Finding) int {
+		return cmp.Compare(a.Severity.rank(), b.Severity.rank())
+	})
 	return c.Facts
 }
 

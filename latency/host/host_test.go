@@ -65,7 +65,8 @@ func TestIdealHost(t *testing.T) {
 	if len(f.Findings) != 0 {
 		t.Errorf("findings on an ideal host: %+v", f.Findings)
 	}
-	if f.Hostname != "bench1" || f.CPU != "Xeon" || f.Cores != 4 || f.Core != 3 || f.Kernel != "6.12.1" || f.Governor != "performance" ||
+	if f.Hostname != "bench1" || f.CPU != "Xeon" || f.Cores != 4 || f.Core != 3 || f.Kernel != "6.12.1" ||
+		f.Governor != "performance" ||
 		f.SMT != "off" || f.Isolated != "2-3" || f.NoHzFull != "2-3" || f.Clocksource != "tsc" || f.THP != "madvise" ||
 		len(f.CStates) != 1 || f.CStates[0] != "POLL 0 µs" {
 		t.Errorf("facts: %+v", f)
@@ -116,18 +117,21 @@ func TestRealtimeGuard(t *testing.T) {
 		{"7.0.0-rc1", "950000", "0", ""},
 	} {
 		got := ""
-		for _, f := range changed(map[string]string{"proc/sys/kernel/osrelease": c.release, "proc/sys/kernel/sched_rt_runtime_us": c.runtime,
+		for _, f := range changed(map[string]string{"proc/sys/kernel/osrelease": c.release,
+			"proc/sys/kernel/sched_rt_runtime_us":             c.runtime,
 			"sys/kernel/debug/sched/fair_server/cpu3/runtime": c.server}).Findings {
 			got += f.What
 		}
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
-			t.Errorf("Linux %s, sched_rt_runtime_us %s, fair server %q: %q, want %q", c.release, c.runtime, c.server, got, c.want)
+			t.Errorf("Linux %s, sched_rt_runtime_us %s, fair server %q: %q, want %q", c.release, c.runtime, c.server,
+				got, c.want)
 		}
 	}
 }
 
 func TestSteal(t *testing.T) {
-	f := changed(map[string]string{"proc/cpuinfo": "flags : hypervisor\n", "proc/stat": "cpu3 100 0 0 890 0 0 0 10 0 0\n"}).Findings
+	f := changed(map[string]string{"proc/cpuinfo": "flags : hypervisor\n",
+		"proc/stat": "cpu3 100 0 0 890 0 0 0 10 0 0\n"}).Findings
 	if len(f) != 2 || f[0].ID != "steal" || f[0].Severity != Serious || !strings.Contains(f[0].What, " 1 %") {
 		t.Errorf("findings %+v, want steal of 1 %% first", f)
 	}

@@ -1,5 +1,6 @@
-// Package outcome classifies the replies to probes, and says why one is rejected. Every transport and driver of the bench uses it: raw
-// frames, sockets, messages and the watch. The table in docs/use/reports.md says what each of them can see.
+// Package outcome classifies the replies to probes, and says why one is rejected. Every transport and driver of the
+// bench uses it: raw frames, sockets, messages and the watch. The table in docs/use/reports.md says what each of them
+// can see.
 package outcome
 
 // Kind is the class of a reply.
@@ -32,12 +33,13 @@ const (
 )
 
 func (r Reason) String() string {
-	return [...]string{"accepted", "wrong length", "wrong MAC address", "wrong header", "wrong source", "wrong destination", "wrong identifier",
+	return [...]string{"accepted", "wrong length", "wrong MAC address", "wrong header", "wrong source",
+		"wrong destination", "wrong identifier",
 		"wrong sequence", "bad checksum", "wrong payload", "bad HMAC"}[r]
 }
 
-// Of classifies a reply by what is wrong with it, whether the bench remembers the probe with its number, whether that probe was
-// answered before, and whether its timeout has not passed.
+// Of classifies a reply by what is wrong with it, whether the bench remembers the probe with its number, whether that
+// probe was answered before, and whether its timeout has not passed.
 func Of(wrong Reason, known, answered, inTime bool) (Kind, Reason) {
 	switch {
 	case wrong == Payload && !known: // the payload depends on the number

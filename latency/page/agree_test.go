@@ -39,11 +39,15 @@ func parseBounds(text string) (bounds, error) {
 func randomReport(rnd *rand.Rand, seed uint64) *report.Report {
 	r := synthetic.Link{Seed: seed, Median: 4000, Seconds: 1, Rate: 40}.Report()
 	c := &r.Counts
-	c.Late, c.CorruptOnly, c.SendFailed = rnd.Int64N(2)*rnd.Int64N(20), rnd.Int64N(2)*rnd.Int64N(20), rnd.Int64N(2)*rnd.Int64N(20)
+	c.Late, c.CorruptOnly, c.SendFailed = rnd.Int64N(2)*rnd.Int64N(20), rnd.Int64N(2)*rnd.Int64N(20),
+		rnd.Int64N(2)*rnd.Int64N(20)
 	c.Received = r.Main().Total.Count - c.Late
-	c.Duplicates, c.Reordered, c.Corrupt = rnd.Int64N(2)*rnd.Int64N(2000), rnd.Int64N(2)*rnd.Int64N(20), c.CorruptOnly+rnd.Int64N(2)*rnd.Int64N(20)
-	c.DroppedHereCounted, c.RefusedThereCounted, c.DroppedThereCounted = rnd.IntN(2) == 0, rnd.IntN(2) == 0, rnd.IntN(2) == 0
-	u := report.Unanswered{Measured: rnd.Int64N(2) * rnd.Int64N(3000), Warmup: rnd.Int64N(2) * rnd.Int64N(9), Copies: c.Duplicates > 0}
+	c.Duplicates, c.Reordered, c.Corrupt = rnd.Int64N(2)*rnd.Int64N(2000), rnd.Int64N(2)*rnd.Int64N(20),
+		c.CorruptOnly+rnd.Int64N(2)*rnd.Int64N(20)
+	c.DroppedHereCounted, c.RefusedThereCounted, c.DroppedThereCounted = rnd.IntN(2) == 0, rnd.IntN(2) == 0,
+		rnd.IntN(2) == 0
+	u := report.Unanswered{Measured: rnd.Int64N(2) * rnd.Int64N(3000), Warmup: rnd.Int64N(2) * rnd.Int64N(9),
+		Copies: c.Duplicates > 0}
 	left := u.Measured
 	for _, p := range report.Places {
 		for _, by := range []string{"ring: rx_dropped", "interface e: rx_dropped"} {
@@ -85,12 +89,14 @@ var (
 	row               = regexp.MustCompile(`<tr><th scope="row">(\w+(?: \w+)?)</th><td>([^<]*)</td><td>[^<]*</td></tr>`)
 	headCell, rowCell = regexp.MustCompile(`<th scope="col">([^<]*)</th>`), regexp.MustCompile(`<td>([^<]*)</td>`)
 	zero              = regexp.MustCompile(`(^|.{0,80}[^\d.])0 ns`)
-	parts             = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there", "unknown", "rejected only", "late"}
-	counts            = regexp.MustCompile(`(sent|received|lost|not sent|dropped here|refused there|dropped there|unknown|rejected only|late|duplicates|reordered|rejected) ([\d,]+|between [\d,]+ and [\d,]+|unknown)  `)
+	parts             = []string{"received", "lost", "not sent", "dropped here", "refused there", "dropped there",
+		"unknown", "rejected only", "late"}
+	counts = regexp.MustCompile(
+		`(sent|received|lost|not sent|dropped here|refused there|dropped there|unknown|rejected only|late|duplicates|reordered|rejected) ([\d,]+|between [\d,]+ and [\d,]+|unknown)  `)
 )
 
-// Text, page, comparison, sweep and JSON show the same numbers of frames, the parts add up to the probes sent, and the percentiles are those of
-// the samples.
+// Text, page, comparison, sweep and JSON show the same numbers of frames, the parts add up to the probes sent, and the
+// percentiles are those of the samples.
 func TestNumbersAgree(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(22, 5))
 	n := 60
@@ -102,14 +108,16 @@ func TestNumbersAgree(t *testing.T) {
 		other := randomReport(rnd, 1<<20+uint64(i))
 		r.Label, other.Label = "a", "b"
 		c := compare.Reports(r, other)
-		text, page, both, bothPage := show(t, PrintReport, r), show(t, Report, r), show(t, PrintComparison, c), show(t, comparisonPage, c)
+		text, page, both, bothPage := show(t, PrintReport, r), show(t, Report, r), show(t, PrintComparison, c),
+			show(t, comparisonPage, c)
 		var sweep bytes.Buffer
 		must.OK(t, Sweep(&sweep, []*report.Report{r, other}, []Link{{"a", "a"}, {"b", "b"}}))
 		all := map[string]shown{"text": {}, "page": {}, "comparison": {}, "page of the comparison": {}, "sweep": {}}
 		for _, m := range counts.FindAllStringSubmatch(text, -1) {
 			all["text"].read(t, "text", m[1], m[2])
 		}
-		for _, m := range term.FindAllStringSubmatch(page[strings.Index(page, "<h2>Frames</h2>"):strings.Index(page, "What was not ideal")], -1) {
+		for _, m := range term.FindAllStringSubmatch(page[strings.Index(page, "<h2>Frames</h2>"):strings.Index(page,
+			"What was not ideal")], -1) {
 			all["page"].read(t, "page", m[1], html.UnescapeString(m[2]))
 		}
 		for _, text := range strings.Split(both[strings.Index(both, "frames"):], "\n")[1:] {
@@ -124,7 +132,8 @@ func TestNumbersAgree(t *testing.T) {
 				}
 			}
 		}
-		heads, cells := headCell.FindAllStringSubmatch(sweep.String(), -1), rowCell.FindAllStringSubmatch(sweep.String(), -1)
+		heads, cells := headCell.FindAllStringSubmatch(sweep.String(), -1),
+			rowCell.FindAllStringSubmatch(sweep.String(), -1)
 		for k, h := range heads[1:] {
 			if k >= 6 {
 				all["sweep"].read(t, "sweep", h[1], html.UnescapeString(cells[k][1]))
@@ -138,7 +147,8 @@ func TestNumbersAgree(t *testing.T) {
 			if where == "sweep" {
 				least, most = least+r.Counts.Received, most+r.Counts.Received // which it does not show
 			}
-			if sent := s["sent"]; sent.least != r.Counts.Sent || least > r.Counts.Sent || most < r.Counts.Sent || least == most && least != r.Counts.Sent {
+			if sent := s["sent"]; sent.least != r.Counts.Sent || least > r.Counts.Sent || most < r.Counts.Sent ||
+				least == most && least != r.Counts.Sent {
 				t.Errorf("%s: the parts %v add up to %d to %d, sent %d", where, s, least, most, r.Counts.Sent)
 			}
 			for name, b := range s {
@@ -147,7 +157,9 @@ func TestNumbersAgree(t *testing.T) {
 				}
 			}
 			for name, want := range all["page"] {
-				if _, has := s[name]; !has && want.most > 0 && (where != "sweep" || name != "received" && name != "duplicates" && name != "reordered" && name != "rejected") {
+				if _, has := s[name]; !has && want.most > 0 &&
+					(where != "sweep" || name != "received" && name != "duplicates" && name != "reordered" &&
+						name != "rejected") {
 					t.Errorf("%s lacks %s: %v", where, name, want)
 				}
 			}
@@ -155,7 +167,8 @@ func TestNumbersAgree(t *testing.T) {
 		headline, _, _ := strings.Cut(text, "\n")
 		if m := regexp.MustCompile(`; (\S+|between \S+ and \S+) of (\S+) lost`).FindStringSubmatch(headline); m == nil {
 			t.Errorf("headline %q", headline)
-		} else if b, err := parseBounds(m[1]); err != nil || b != all["page"]["lost"] || strings.ReplaceAll(m[2], ",", "") != fmt.Sprint(r.Counts.Sent) {
+		} else if b, err := parseBounds(m[1]); err != nil || b != all["page"]["lost"] ||
+			strings.ReplaceAll(m[2], ",", "") != fmt.Sprint(r.Counts.Sent) {
 			t.Errorf("headline %q, on the page %v are lost", headline, all["page"]["lost"])
 		}
 		for _, p := range parts[2:] {
@@ -163,7 +176,8 @@ func TestNumbersAgree(t *testing.T) {
 				t.Errorf("headline %q, %s %v", headline, p, all["page"][p])
 			}
 		}
-		if !strings.Contains(strings.ReplaceAll(html.UnescapeString(tags.ReplaceAllString(page, "")), "\u00a0", " "), upperFirst(headline)) {
+		words := strings.ReplaceAll(html.UnescapeString(tags.ReplaceAllString(page, "")), "\u00a0", " ")
+		if !strings.Contains(words, upperFirst(headline)) {
 			t.Errorf("the page lacks the headline %q", headline)
 		}
 		main := r.Main().Total
@@ -187,7 +201,8 @@ func TestNumbersAgree(t *testing.T) {
 		dir := t.TempDir()
 		must.OK(t, report.Write(dir, r, Report))
 		back, err := report.Read(dir)
-		if err != nil || !reflect.DeepEqual(back.Counts, r.Counts) || !reflect.DeepEqual(back.Drops, r.Drops) || back.Main().Total.Count != main.Count {
+		if err != nil || !reflect.DeepEqual(back.Counts, r.Counts) || !reflect.DeepEqual(back.Drops, r.Drops) ||
+			back.Main().Total.Count != main.Count {
 			t.Errorf("%v: read %+v %+v, want %+v %+v", err, back.Counts, back.Drops, r.Counts, r.Drops)
 		}
 		if t.Failed() {
@@ -206,7 +221,8 @@ func TestNoPercentilesOfNothing(t *testing.T) {
 	nothing.Add(latency.MainSeries, latency.Merge())
 	r.Clock, nothing.Clock = latency.ClockInfo{}, latency.ClockInfo{} // has steps of 0 ns
 	for name, rep := range map[string]*report.Report{"an empty series": r, "nothing": nothing} {
-		for where, shown := range map[string]string{"text": show(t, PrintReport, rep), "page": strings.ReplaceAll(show(t, Report, rep), "\u00a0", " ")} {
+		for where, shown := range map[string]string{
+			"text": show(t, PrintReport, rep), "page": strings.ReplaceAll(show(t, Report, rep), "\u00a0", " ")} {
 			if found := zero.FindString(shown); found != "" {
 				t.Errorf("%s of %s shows 0 ns: %s", where, name, found)
 			}

@@ -37,19 +37,22 @@ func bars(alt string, x axis, rows []bar, data string) template.HTML {
 		left, top := float64(marginLeft), float64(marginTop)
 		bottom := top + float64(barHeight*len(rows))
 		px := func(v float64) float64 { return left + x.share(v)*(s.w-right-left) }
-		fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, s.class, s.w, bottom+marginBottom, html.EscapeString(alt))
+		fmt.Fprintf(&b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, s.class, s.w,
+			bottom+marginBottom, html.EscapeString(alt))
 		last := -1.0
 		for _, t := range x.ticks {
 			at := px(t.at)
 			fmt.Fprintf(&b, `<line class="grid" x1="%.1f" y1="%g" x2="%.1f" y2="%g"/>`, at, top, at, bottom)
 			if half := 3.7 * float64(len([]rune(t.label))); at-half > last+6 {
-				fmt.Fprintf(&b, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, at, bottom+18, html.EscapeString(t.label))
+				fmt.Fprintf(&b, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, at, bottom+18,
+					html.EscapeString(t.label))
 				last = at + half
 			}
 		}
 		for i, r := range rows {
 			y := top + float64(barHeight*i) + 4
-			fmt.Fprintf(&b, `<text class="tick" x="%g" y="%g" text-anchor="end">%s</text>`, left-6, y+16, html.EscapeString(r.name))
+			fmt.Fprintf(&b, `<text class="tick" x="%g" y="%g" text-anchor="end">%s</text>`, left-6, y+16,
+				html.EscapeString(r.name))
 			fmt.Fprintf(&b, `<text class="tick" x="%g" y="%g">%s</text>`, s.w-right+6, y+16, html.EscapeString(r.value))
 			for _, p := range r.parts {
 				if from, to := px(p.from), px(p.to); to > from {
@@ -57,11 +60,13 @@ func bars(alt string, x axis, rows []bar, data string) template.HTML {
 				}
 			}
 			for _, m := range r.marks {
-				fmt.Fprintf(&b, `<line class="moment" x1="%.2f" y1="%g" x2="%.2f" y2="%g"><title>%s</title></line>`, px(m.x), y-2, px(m.x), y+barHeight-6, html.EscapeString(m.text))
+				fmt.Fprintf(&b, `<line class="moment" x1="%.2f" y1="%g" x2="%.2f" y2="%g"><title>%s</title></line>`,
+					px(m.x), y-2, px(m.x), y+barHeight-6, html.EscapeString(m.text))
 			}
 		}
 		fmt.Fprintf(&b, `<line class="axis" x1="%g" y1="%g" x2="%g" y2="%g"/>`, left, bottom, s.w-right, bottom)
-		fmt.Fprintf(&b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text></svg>`, (left+s.w-right)/2, bottom+38, html.EscapeString(x.title))
+		fmt.Fprintf(&b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text></svg>`, (left+s.w-right)/2,
+			bottom+38, html.EscapeString(x.title))
 	}
 	fmt.Fprintf(&b, `<template class="data">%s</template>`, html.EscapeString(data))
 	return template.HTML(b.String())
@@ -164,8 +169,10 @@ func bandPlot(a *attribution.Result) []plot {
 		}
 		alt = append(alt, band.Name+": "+strings.Join(texts, ", "))
 	}
-	x := axis{hi: 100, title: "share of the round trip", ticks: linearTicks(0, 100, 5, func(v float64) string { return fmt.Sprintf("%g\u00a0%%", v) })}
-	return []plot{{"What is " + a.Bands[len(a.Bands)-1].Name + " made of?", "Means of round trips around each percentile, and how long they took.",
+	x := axis{hi: 100, title: "share of the round trip", ticks: linearTicks(0, 100, 5,
+		func(v float64) string { return fmt.Sprintf("%g\u00a0%%", v) })}
+	return []plot{{"What is " + a.Bands[len(a.Bands)-1].Name + " made of?",
+		"Means of round trips around each percentile, and how long they took.",
 		sideLegend(rows), bars("Parts of the round trip by percentile: "+strings.Join(alt, "; ")+".", x, rows, data)}}
 }
 
@@ -214,9 +221,11 @@ func waterfallPlot(a *attribution.Result) []plot {
 		end = max(end, float64(r.RTT))
 	}
 	x := axis{hi: end, title: "time since the intended send", ticks: linearTicks(0, end, 5, tickNS)}
-	return []plot{{"The slowest round trips", "Colours are parts in the order of the way, whose lengths add up to the round trip; lines are times whose error is " +
-		"at most an eighth of it. The table below has all times and errors.", sideLegend(rows),
-		bars(fmt.Sprintf("Parts of the %d slowest round trips, the slowest of %s.", len(rows), latency.FormatNS(end)), x, rows, data)}}
+	return []plot{{"The slowest round trips",
+		"Colours are parts in the order of the way, whose lengths add up to the round trip; lines are times whose error is " +
+			"at most an eighth of it. The table below has all times and errors.", sideLegend(rows),
+		bars(fmt.Sprintf("Parts of the %d slowest round trips, the slowest of %s.", len(rows), latency.FormatNS(end)),
+			x, rows, data)}}
 }
 
 // timeText is the k-th time of a row with its error.
@@ -266,7 +275,9 @@ func attributedOf(r *report.Report) *attributed {
 	if a.MissedCauses > 0 {
 		how += fmt.Sprintf("; %s more were not kept", latency.FormatCount(a.MissedCauses))
 	}
-	out.Known = append(out.Known, Row{"causes on this host", []string{how}}, Row{"causes on the responder's host", []string{cmp.Or(a.FarCauses, "not known: see its own metrics, or add its report (rebound-bench explain)")}})
+	out.Known = append(out.Known, Row{"causes on this host", []string{how}},
+		Row{"causes on the responder's host", []string{cmp.Or(a.FarCauses,
+			"not known: see its own metrics, or add its report (rebound-bench explain)")}})
 	if a.Aligned != "" {
 		out.Known = append(out.Known, Row{"the hosts' clocks", []string{a.Aligned}})
 	}

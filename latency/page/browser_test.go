@@ -65,8 +65,10 @@ func printed(t *testing.T, url string) (pdf string) {
 	for try := 1; ; try++ {
 		profile := must.Get(os.MkdirTemp("", "rebound-chromium-"))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		cmd := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic",
-			"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile,
+		cmd := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu",
+			"--disable-dev-shm-usage", "--disable-quic",
+			"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+			"--user-data-dir="+profile,
 			"--no-pdf-header-footer", "--print-to-pdf="+pdf, url)
 		cmd.WaitDelay = time.Second // its child processes may keep the pipes open
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -98,7 +100,8 @@ func TestPagesInBrowser(t *testing.T) {
 	slow := tailed()
 
 	var overview, rates, sizes strings.Builder
-	must.OK(t, errors.Join(Overview(&overview, "7 targets", targets(7), nil), Sweep(&rates, rateSweep(), links(rateSweep())),
+	must.OK(t, errors.Join(Overview(&overview, "7 targets", targets(7), nil),
+		Sweep(&rates, rateSweep(), links(rateSweep())),
 		Sweep(&sizes, sizeSweep(), links(sizeSweep()))))
 	pages := []struct {
 		name, html     string
@@ -140,7 +143,8 @@ func TestPagesInBrowser(t *testing.T) {
 }
 
 // tipPattern matches a position on the horizontal axis followed by a value for each curve.
-var tipPattern = regexp.MustCompile(strings.ReplaceAll(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?NUMBER\x{a0}\S+)(\n+(.*[ +-])?NUMBER(\x{a0}\S+| samples| differences|\x{a0}%))+$`, "NUMBER", `\d{1,3}(,\d{3})*(\.\d+)?`))
+var tipPattern = regexp.MustCompile(
+	strings.ReplaceAll(`^(p[0-9.]+|(?:run|rank) \d+|[-+]?NUMBER\x{a0}\S+)(\n+(.*[ +-])?NUMBER(\x{a0}\S+| samples| differences|\x{a0}%))+$`, "NUMBER", `\d{1,3}(,\d{3})*(\.\d+)?`))
 
 func (got *probed) check(t *testing.T, name string, width, charts, curves, high int) {
 	t.Helper()
@@ -183,7 +187,8 @@ func (got *probed) check(t *testing.T, name string, width, charts, curves, high 
 func TestPagesSelfContained(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.1, Seconds: 6, Rate: 1000}.Report()
 	a.Label = `<script>alert("x")</script>`
-	for name, page := range map[string]string{"report": show(t, Report, a), "compare": show(t, comparisonPage, compare.Reports(a, a))} {
+	for name, page := range map[string]string{"report": show(t, Report, a),
+		"compare": show(t, comparisonPage, compare.Reports(a, a))} {
 		if n := strings.Count(page, "<script"); n != 1 || strings.Contains(page, "<script>alert") {
 			t.Errorf("%s has %d scripts, or one of a label", name, n)
 		}
@@ -209,8 +214,10 @@ func TestPagesPrinted(t *testing.T) {
 	a := synthetic.Link{Seed: 1, Median: 3400, Spread: 0.12, Runs: 8, Seconds: 3, Rate: 1000}.Report()
 	b := synthetic.Link{Seed: 2, Median: 123_456, Spread: 0.2, Runs: 8, Seconds: 3, Rate: 1000}.Report()
 	a.Label, b.Label, a.Session, b.Session = "AF_XDP on veth", "AF_PACKET on veth", "s", "s"
-	headings := []string{"Difference", "Histogram", "Percentiles", "Distribution", "Runs", "Frames", "Environment", "Over", "Where", "Numbers", "What"}
-	for name, page := range map[string]string{"report": show(t, Report, a), "compare": show(t, comparisonPage, compare.Reports(a, b))} {
+	headings := []string{"Difference", "Histogram", "Percentiles", "Distribution", "Runs", "Frames", "Environment",
+		"Over", "Where", "Numbers", "What"}
+	for name, page := range map[string]string{"report": show(t, Report, a),
+		"compare": show(t, comparisonPage, compare.Reports(a, b))} {
 		out := must.Get(exec.Command("pdftotext", "-bbox", printed(t, browser.Saved(t, page)), "-").Output())(t)
 		var doc struct {
 			Pages []struct {
@@ -226,7 +233,8 @@ func TestPagesPrinted(t *testing.T) {
 			for _, w := range sheet.Words {
 				words++
 				if w.XMax > sheet.Width-20 {
-					t.Errorf("%s, sheet %d: %q ends %.0f points from the left, the sheet is %.0f wide", name, n+1, w.Text, w.XMax, sheet.Width)
+					t.Errorf("%s, sheet %d: %q ends %.0f points from the left, the sheet is %.0f wide", name, n+1,
+						w.Text, w.XMax, sheet.Width)
 				}
 				below := slices.ContainsFunc(sheet.Words, func(x word) bool { return x.YMin > w.YMax })
 				if !below && w.YMax-w.YMin > 14 && slices.Contains(headings, w.Text) {

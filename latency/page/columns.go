@@ -19,7 +19,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
-// Point is a row of a table of measurements: a point of a sweep, a trial of a search for a rate, or a target of a ranking.
+// Point is a row of a table of measurements: a point of a sweep, a trial of a search for a rate, or a target of a
+// ranking.
 type Point struct {
 	Link
 	Size    int
@@ -68,14 +69,16 @@ var leading = []Column{
 		Text: func(p *Point) string { return strconv.Itoa(p.rank) }, Value: func(p *Point) any { return p.rank }},
 	{Name: "backend", Key: "backend", In: RankingTable, Text: driverText, Value: func(p *Point) any { return driverText(p) }},
 	{Name: "frame bytes", Key: "frame_bytes", In: SweepTable | SearchTable,
-		Text: func(p *Point) string { return latency.FormatCount(p.Size) }, Value: func(p *Point) any { return p.Size }},
+		Text:  func(p *Point) string { return latency.FormatCount(p.Size) },
+		Value: func(p *Point) any { return p.Size }},
 	{Name: "rate/s", Key: "rate_per_s", In: SweepTable | SearchTable, Text: rateText, Value: func(p *Point) any { return number(cmp.Or(p.Rate, math.NaN())) }},
 }
 
 // trailing are the columns after them.
 var trailing = []Column{
 	{Name: "probes", Key: "probes", In: RankingTable,
-		Text: func(p *Point) string { return cmp.Or(trafficText(p.Report), "–") }, Value: func(p *Point) any { return trafficText(p.Report) }},
+		Text:  func(p *Point) string { return cmp.Or(trafficText(p.Report), "–") },
+		Value: func(p *Point) any { return trafficText(p.Report) }},
 	{Name: "verdict", Key: "verdict", In: SearchTable,
 		Text: func(p *Point) string { return p.Verdict }, Value: func(p *Point) any { return p.Verdict }},
 	{Name: "folder", Key: "dir", In: SweepTable, linked: true,
@@ -107,7 +110,8 @@ func statColumns() (all []Column) {
 	return all
 }
 
-// statColumn is the column of a statistic of the round trips, with the mark of this host's own lag and that of its verdict.
+// statColumn is the column of a statistic of the round trips, with the mark of this host's own lag and that of its
+// verdict.
 func statColumn(st compare.Stat, in TableKind) Column {
 	name := st.String()
 	at := func(p *Point) float64 {
@@ -129,7 +133,8 @@ func statColumn(st compare.Stat, in TableKind) Column {
 		}
 		return text
 	}
-	return Column{Name: name, Key: strings.ReplaceAll(name, ".", "_") + "_ns", In: in, Text: text, Value: func(p *Point) any { return number(at(p)) }}
+	return Column{Name: name, Key: strings.ReplaceAll(name, ".", "_") + "_ns", In: in, Text: text,
+		Value: func(p *Point) any { return number(at(p)) }}
 }
 
 // countColumns has a column for each outcome of probes but "received", which follows from the others.
@@ -150,7 +155,8 @@ func countColumns() (all []Column) {
 			}
 			return row.Number(p.Counts)
 		}
-		all = append(all, Column{Name: row.Name, Key: strings.ReplaceAll(row.Name, " ", "_"), In: SweepTable | SearchTable | RankingTable,
+		all = append(all, Column{Name: row.Name, Key: strings.ReplaceAll(row.Name, " ", "_"),
+			In:   SweepTable | SearchTable | RankingTable,
 			Text: text, Value: value, seldom: !row.always})
 	}
 	return all

@@ -61,7 +61,8 @@ func TestNewColumn(t *testing.T) {
 func TestNewStat(t *testing.T) {
 	before := latency.Stats
 	defer func() { latency.Stats = before }()
-	latency.Stats = append(slices.Clip(before), latency.Stat{Name: "toys", In: ^latency.Tables(0), Of: func(*latency.Summary) float64 { return 7250 }})
+	latency.Stats = append(slices.Clip(before), latency.Stat{Name: "toys", In: ^latency.Tables(0),
+		Of: func(*latency.Summary) float64 { return 7250 }})
 	a, b := session()
 	pair, three := compare.Reports(a, b), compare.Reports(a, b, a)
 	a.Add(latency.GapSeries, a.Main().Total)
@@ -94,7 +95,8 @@ func TestNewStat(t *testing.T) {
 		"search":              show(t, func(w io.Writer, s *Table) error { return s.Print(w) }, &trials),
 		"ranking":             show(t, ranking, targets(3)),
 	} {
-		if !strings.Contains(text, "toys") || !strings.Contains(strings.ReplaceAll(text, "\u00a0", " "), "7.250 µs") && !strings.Contains(text, "7250") {
+		if !strings.Contains(text, "toys") || !strings.Contains(strings.ReplaceAll(text, "\u00a0", " "), "7.250 µs") &&
+			!strings.Contains(text, "7250") {
 			t.Errorf("%s has no toys of 7.250 µs:\n%s", name, text)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// countRows has a row for each outcome of probes, and a value for each report; with brief only those that any report counted.
+// countRows has a row for each outcome of probes, and a value for each report; with brief only those that any report
+// counted.
 func countRows(rs []*report.Report, brief bool) (all []Row) {
 	for _, row := range CountRows {
 		some := func(r *report.Report) bool { return row.Number(&r.Counts) != 0 }

@@ -30,12 +30,14 @@ import (
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	a, b := session()
-	return map[string]string{"report": browser.Saved(t, show(t, Report, a)), "compare": browser.Saved(t, show(t, comparisonPage, compare.Reports(a, b)))}
+	return map[string]string{"report": browser.Saved(t, show(t, Report, a)),
+		"compare": browser.Saved(t, show(t, comparisonPage, compare.Reports(a, b)))}
 }
 
 // session is two variants measured alternately, the second slower by 10 %, with a name that looks like a formula.
 func session() (a, b *report.Report) {
-	m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(4, 4)), Samples: 20_000, Noise: 0.005, Tail: 0.05, Level: synthetic.Quiet}
+	m := synthetic.Machine{Rnd: rand.New(rand.NewPCG(4, 4)), Samples: 20_000, Noise: 0.005, Tail: 0.05,
+		Level: synthetic.Quiet}
 	a, b = m.Both(4000, 4400, synthetic.Slices(5, 12, 2, 0.5), 4)
 	a.Label, b.Label = "plain", `=2+"3",4`
 	return a, b
@@ -50,7 +52,8 @@ func TestPlotsAreCopied(t *testing.T) {
 		for _, width := range []int{1280, 360} {
 			b.Open(urls[name], width)
 			var titles []string
-			b.Eval(`[...document.querySelectorAll("section.plot")].map(p => p.querySelector("h2").textContent)`, &titles)
+			b.Eval(`[...document.querySelectorAll("section.plot")].map(p => p.querySelector("h2").textContent)`,
+				&titles)
 			if len(titles) < 5 {
 				t.Errorf("%s: plots %q", name, titles)
 			}
@@ -66,7 +69,8 @@ func TestPlotsAreCopied(t *testing.T) {
 					t.Errorf("%s, %s: %d rows, %.200q", name, title, len(rows), tsv)
 				}
 				b.Click(browser.ExportButton(title, 2))
-				b.Until(fmt.Sprintf(`(async () => (await navigator.clipboard.readText()).includes(",") && %s)()`, "true"))
+				b.Until(fmt.Sprintf(`(async () => (await navigator.clipboard.readText()).includes(",") && %s)()`,
+					"true"))
 				table, err := csv.NewReader(strings.NewReader(b.Clipboard())).ReadAll()
 				if wide := errors.Is(err, csv.ErrFieldCount); err != nil && !(wide && strings.Contains(tsv, "\n\n")) {
 					t.Errorf("%s, %s: CSV: %v", name, title, err)
@@ -136,7 +140,8 @@ func TestPlotsAreSaved(t *testing.T) {
 		b.Click(browser.ExportButton("Percentiles", 0))
 		name := "plain-against-2-3-4-Percentiles"
 		svg := b.Downloaded(name + ".svg")
-		check.Contains(t, string(svg), `xmlns="http://www.w3.org/2000/svg"`, ">Percentiles<", ">plain<", "99.9%", "stroke-width")
+		check.Contains(t, string(svg), `xmlns="http://www.w3.org/2000/svg"`, ">Percentiles<", ">plain<", "99.9%",
+			"stroke-width")
 		selfContained(t, string(svg))
 		d := xml.NewDecoder(bytes.NewReader(svg))
 		for {
@@ -159,7 +164,8 @@ func TestPlotsAreSaved(t *testing.T) {
 				count[[3]uint32{r >> 8, g >> 8, bl >> 8}]++
 			}
 		}
-		for name, colour := range map[string][3]uint32{"card": {0xff, 0xff, 0xff}, "first curve": {0x1f, 0x63, 0xc7}, "second curve": {0xc2, 0x41, 0x0c}} {
+		for name, colour := range map[string][3]uint32{"card": {0xff, 0xff, 0xff}, "first curve": {0x1f, 0x63, 0xc7},
+			"second curve": {0xc2, 0x41, 0x0c}} {
 			if count[colour] < 500 {
 				t.Errorf("at %d px: the PNG has %d pixels in the colour of the %s", width, count[colour], name)
 			}

@@ -38,7 +38,8 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 	}
 	end := max(math.Log10(float64(most)), 1)
 	f := figure{y: valueAxis(unit, lo, hi), x: ninesAxis(end)}
-	f.shades = []shade{{math.Log10(float64(most) / compare.MinTail), end, fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)}}
+	f.shades = []shade{{math.Log10(float64(most) / compare.MinTail), end,
+		fmt.Sprintf("fewer than %d samples lie above a percentile here", compare.MinTail)}}
 	var alts []string
 	for _, d := range ds {
 		if d.h.Count == 0 {
@@ -57,8 +58,10 @@ func percentileFigure(ds []drawn, unit string) template.HTML {
 			}
 		}
 		f.curves = append(f.curves, c)
-		alts = append(alts, fmt.Sprintf("%s rises from %s at the minimum over %s at p50 and %s at p99 to %s at the maximum", d.name,
-			latency.FormatNS(float64(d.h.Min)), latency.FormatNS(float64(d.h.Quantile(0.5))), latency.FormatNS(float64(d.h.Quantile(0.99))), latency.FormatNS(float64(d.h.Max))))
+		alts = append(alts, fmt.Sprintf(
+			"%s rises from %s at the minimum over %s at p50 and %s at p99 to %s at the maximum", d.name,
+			latency.FormatNS(float64(d.h.Min)), latency.FormatNS(float64(d.h.Quantile(0.5))),
+			latency.FormatNS(float64(d.h.Quantile(0.99))), latency.FormatNS(float64(d.h.Max))))
 	}
 	f.alt = "Percentile curve: " + strings.Join(alts, "; ") + "."
 	return f.svg()
@@ -124,7 +127,8 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 	// The axis starts below one sample, so that one sample has a visible height.
 	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, unit: "count", title: "samples (logarithmic)"}
 	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
-	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.", latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.",
+		latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
 }
 

@@ -70,7 +70,8 @@ func (h *History) answer() string {
 	if s.After < s.Before {
 		word = "fell"
 	}
-	text := fmt.Sprintf("%s %s by %s (%s to %s) with %s", l.Stat, word, latency.FormatShare(math.Abs(s.Percent())/100), latency.FormatNS(s.Before), latency.FormatNS(s.After), formatReport(l, s.At))
+	text := fmt.Sprintf("%s %s by %s (%s to %s) with %s", l.Stat, word, latency.FormatShare(math.Abs(s.Percent())/100),
+		latency.FormatNS(s.Before), latency.FormatNS(s.After), formatReport(l, s.At))
 	if n > 1 {
 		text += fmt.Sprintf(", the last of %d changes", n)
 	}
@@ -94,8 +95,10 @@ func PrintHistory(w io.Writer, h *History) error {
 						fmt.Fprintf(t, "\t\t\t\t\t\t\t%s\n", sanitize.Text(d))
 						continue
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Stat, sanitize.Text(l.What), latency.FormatNS(s.Before), latency.FormatNS(s.After),
-						latency.FormatChange(s.Percent()/100), formatP(s.P), sanitize.Text(formatReport(l, s.At)), sanitize.Text(d))
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Stat, sanitize.Text(l.What),
+						latency.FormatNS(s.Before), latency.FormatNS(s.After),
+						latency.FormatChange(s.Percent()/100), formatP(s.P), sanitize.Text(formatReport(l, s.At)),
+						sanitize.Text(d))
 				}
 			}
 		}
@@ -106,7 +109,8 @@ func PrintHistory(w io.Writer, h *History) error {
 		fmt.Fprintln(t, "\nreport without a reply\tof\tsent\tlost")
 		for i := range h.Lost {
 			l := &h.Lost[i]
-			fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", sanitize.Text(dated(l.Name, l.Start)), sanitize.Text(l.What), l.Sent, l.Text)
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", sanitize.Text(dated(l.Name, l.Start)), sanitize.Text(l.What), l.Sent,
+				l.Text)
 		}
 		t.Flush()
 	}
@@ -141,14 +145,18 @@ func WriteHistory(w io.Writer, h *History) error {
 		if l.Why != "" {
 			caption = upperFirst(l.Why) + "."
 		}
-		p.Plots = append(p.Plots, plot{Title: l.Stat.String() + " of " + l.What, Caption: caption, SVG: historyFigure(l)})
+		p.Plots = append(p.Plots, plot{Title: l.Stat.String() + " of " + l.What, Caption: caption,
+			SVG: historyFigure(l)})
 		for _, s := range l.Steps {
-			p.Rows = append(p.Rows, Row{l.Stat.String() + " of " + l.What, []string{formatReport(l, s.At), Duration(s.Before), Duration(s.After), latency.FormatChange(s.Percent() / 100), formatP(s.P)}})
+			p.Rows = append(p.Rows, Row{l.Stat.String() + " of " + l.What,
+				[]string{formatReport(l, s.At), Duration(s.Before), Duration(s.After),
+					latency.FormatChange(s.Percent() / 100), formatP(s.P)}})
 			differ := strings.Join(s.Differ, "; ")
 			if differ == "" {
 				differ = "nothing that the reports say"
 			}
-			p.Differ = append(p.Differ, fact{fmt.Sprintf("%s at %s", l.Stat, formatReport(l, s.At)), upperFirst(differ) + "."})
+			p.Differ = append(p.Differ, fact{fmt.Sprintf("%s at %s", l.Stat, formatReport(l, s.At)),
+				upperFirst(differ) + "."})
 		}
 	}
 	for i := range h.Lost {
@@ -165,22 +173,27 @@ func historyFigure(l *compare.Line) template.HTML {
 	dots := curve{name: l.Stat.String(), class: "dots"}
 	for i, p := range l.Points {
 		lo, hi = min(lo, p.Value), max(hi, p.Value)
-		dots.marks = append(dots.marks, mark{float64(i + 1), p.Value, fmt.Sprintf("%s: %s", formatReport(l, i), latency.FormatNS(p.Value))})
+		dots.marks = append(dots.marks, mark{float64(i + 1), p.Value,
+			fmt.Sprintf("%s: %s", formatReport(l, i), latency.FormatNS(p.Value))})
 	}
-	f := figure{y: valueAxis(l.Stat.String(), lo, hi), x: axis{lo: 0.5, hi: float64(n) + 0.5, unit: "report", title: "report"}}
+	f := figure{y: valueAxis(l.Stat.String(), lo, hi), x: axis{lo: 0.5, hi: float64(n) + 0.5, unit: "report",
+		title: "report"}}
 	f.x.ticks = linearTicks(1, max(float64(n), 2), 8, func(v float64) string { return fmt.Sprint(math.Round(v)) })
 	from, level := 0, 0.0
 	levels := curve{name: "level", class: "thin", colour: 1}
 	add := func(to int, v float64) {
-		levels.x, levels.y = append(levels.x, float64(from)+0.5, float64(to)+0.5, float64(to)+0.5), append(levels.y, v, v, math.NaN())
+		levels.x, levels.y = append(levels.x, float64(from)+0.5, float64(to)+0.5, float64(to)+0.5),
+			append(levels.y, v, v, math.NaN())
 		from = to
 	}
 	var alts []string
 	for _, s := range l.Steps {
 		add(s.At, s.Before)
 		level = s.After
-		f.rules = append(f.rules, mark{x: float64(s.At) + 0.5, text: fmt.Sprintf("%s, p %s", latency.FormatChange(s.Percent()/100), formatP(s.P))})
-		alts = append(alts, fmt.Sprintf("it changes by %s with %s", latency.FormatChange(s.Percent()/100), formatReport(l, s.At)))
+		f.rules = append(f.rules, mark{x: float64(s.At) + 0.5,
+			text: fmt.Sprintf("%s, p %s", latency.FormatChange(s.Percent()/100), formatP(s.P))})
+		alts = append(alts, fmt.Sprintf("it changes by %s with %s", latency.FormatChange(s.Percent()/100),
+			formatReport(l, s.At)))
 	}
 	if level > 0 {
 		add(n, level)
@@ -189,6 +202,7 @@ func historyFigure(l *compare.Line) template.HTML {
 		alts = []string{"no change of level was found"}
 	}
 	f.curves = []curve{levels, dots}
-	f.alt = fmt.Sprintf("%s of %s between %s and %s; %s.", l.Stat, sanitize.Count(n, "report"), latency.FormatNS(lo), latency.FormatNS(hi), strings.Join(alts, ", "))
+	f.alt = fmt.Sprintf("%s of %s between %s and %s; %s.", l.Stat, sanitize.Count(n, "report"), latency.FormatNS(lo),
+		latency.FormatNS(hi), strings.Join(alts, ", "))
 	return f.svg()
 }

@@ -46,8 +46,8 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	},
 }).Parse(pageHTML))
 
-// Extend returns the templates "head", "plots" and "table" of this package's pages together with those of another package, whose
-// styles and script follow the common ones. It panics if html is malformed.
+// Extend returns the templates "head", "plots" and "table" of this package's pages together with those of another
+// package, whose styles and script follow the common ones. It panics if html is malformed.
 func Extend(html, css, js string) *template.Template {
 	return template.Must(template.Must(page.Clone()).Funcs(template.FuncMap{
 		"css": func() template.CSS { return template.CSS(pageCSS + css) },
@@ -105,7 +105,8 @@ type Row struct {
 
 // Report writes the report as one self-contained page.
 func Report(w io.Writer, rep *report.Report) error {
-	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep), Alerts: alerts(rep), Facts: facts(rep)}
+	p := reportPage{R: rep, Sim: rep.Device.Sim(), Title: rep.Title(), Answer: answer(rep), Summary: lede(rep),
+		Alerts: alerts(rep), Facts: facts(rep)}
 	if rep.Measured() {
 		p.Alerts = append(p.Alerts, outageAlerts(outages(rep, rep.Main()))...)
 		p.Headline, p.Plots, p.Tail = headlines(rep), plots(rep), attributedOf(rep)
@@ -152,8 +153,10 @@ func alerts(rep *report.Report) []string {
 		if text := rep.RejectedText(); text != "" {
 			rejected += ": " + text
 		}
-		lines = append(lines, fmt.Sprintf("Of %s, %s were lost %s(%s); %s. The percentiles are those of what came back", sanitize.Count(c.Sent, "request"),
-			c.LostText(), where, report.Range(c.LostLeast(), c.Lost, func(n int64) string { return latency.FormatShare(float64(n) / float64(max(c.Sent, 1))) }), rejected))
+		lines = append(lines, fmt.Sprintf("Of %s, %s were lost %s(%s); %s. The percentiles are those of what came back",
+			sanitize.Count(c.Sent, "request"),
+			c.LostText(), where, report.Range(c.LostLeast(), c.Lost,
+				func(n int64) string { return latency.FormatShare(float64(n) / float64(max(c.Sent, 1))) }), rejected))
 	}
 	if text := rep.Counts.UnknownText(); text != "" {
 		lines = append(lines, text)
@@ -226,7 +229,8 @@ func plots(rep *report.Report) []plot {
 		all = append(all, plot{"Over time", caption, legends, svg})
 	}
 	if svg := heatFigure(rep, main, unit); svg != "" && rep.Foreign.Dated() {
-		all = append(all, plot{"Samples over time", "The darkest cells have the most samples of their moment; each lighter level has a tenth of the one before.", nil, svg})
+		all = append(all, plot{"Samples over time",
+			"The darkest cells have the most samples of their moment; each lighter level has a tenth of the one before.", nil, svg})
 	}
 	var strips []template.HTML
 	for _, st := range stripStats(rep) {
@@ -235,7 +239,8 @@ func plots(rep *report.Report) []plot {
 	return append(all, joined("Runs", "A dot for each run. A comparison has to exceed their spread.", nil, strips)...)
 }
 
-// statTable has a column for each series, two for one that was also met at random moments, and a row for each statistic.
+// statTable has a column for each series, two for one that was also met at random moments, and a row for each
+// statistic.
 func statTable(rep *report.Report) (columns []string, rows []Row) {
 	for _, s := range rep.Series {
 		name := s.Name
@@ -288,13 +293,15 @@ func lede(r *report.Report) string {
 	var s []string
 	switch {
 	case t.Protocol != "" && r.Foreign != nil:
-		s = append(s, strings.TrimSuffix(fmt.Sprintf("%s by %s to %s", upperFirst(string(r.Metric)), t.Protocol, t.Target), " to "))
+		s = append(s, strings.TrimSuffix(fmt.Sprintf("%s by %s to %s", upperFirst(string(r.Metric)), t.Protocol,
+			t.Target), " to "))
 	case t.Protocol != "":
 		unit := "frames"
 		if t.Transport == "message" {
 			unit = "messages"
 		}
-		s = append(s, fmt.Sprintf("%s of %d-byte %s %s to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol, unit, t.Target))
+		s = append(s, fmt.Sprintf("%s of %d-byte %s %s to %s", upperFirst(string(r.Metric)), t.FrameSize, t.Protocol,
+			unit, t.Target))
 		s = append(s, t.Marks()...)
 	case r.Metric != "":
 		s = append(s, upperFirst(string(r.Metric)))
@@ -315,7 +322,8 @@ func lede(r *report.Report) string {
 		s = append(s, sanitize.Count(len(r.Runs), "run"))
 	}
 	if !r.End.IsZero() {
-		s = append(s, fmt.Sprintf("%s, %s", r.Start.UTC().Format("2 January 2006 15:04 UTC"), latency.FormatDuration(r.End.Sub(r.Start))))
+		s = append(s, fmt.Sprintf("%s, %s", r.Start.UTC().Format("2 January 2006 15:04 UTC"),
+			latency.FormatDuration(r.End.Sub(r.Start))))
 	}
 	return strings.Join(s, "; ") + "."
 }
@@ -378,7 +386,8 @@ func clockOf(c latency.ClockInfo) string {
 	if c.Source == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read, steps of %.2g ns", c.Source, c.Frequency/1e9, c.ErrorPPM, c.Method, c.ReadNS, c.StepNS)
+	return fmt.Sprintf("%s at %.6f GHz ±%.2g ppm, %s; %.1f ns to read, steps of %.2g ns", c.Source, c.Frequency/1e9,
+		c.ErrorPPM, c.Method, c.ReadNS, c.StepNS)
 }
 
 // stripStats are the statistics shown per run: the median, and the highest percentile up to p99 for which each run has

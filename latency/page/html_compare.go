@@ -84,7 +84,8 @@ func Comparison(w io.Writer, c *compare.Comparison, links ...Link) error {
 	for _, st := range stripStats(measured...) {
 		strips = append(strips, stripFigure(st, sides, unit))
 	}
-	p.Plots = append(p.Plots, joined("Runs", "A dot for each run, in the order in which they were made.", p.Names, strips)...)
+	p.Plots = append(p.Plots, joined("Runs", "A dot for each run, in the order in which they were made.", p.Names,
+		strips)...)
 	for i, pair := range c.Pairs {
 		p.Pairs = append(p.Pairs, tableOf(&pair, p.Names[0], p.Names[i+1]))
 	}
@@ -119,7 +120,8 @@ func tableOf(pair *compare.Pair, a, b legend) pairTable {
 		foot(upperFirst(line) + ".")
 	}
 	for _, w := range pair.OneWay {
-		foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.", upperFirst(wayName(w.Series)), Duration(w.ErrorA), Duration(w.ErrorB)))
+		foot(fmt.Sprintf("%s: ± %s of A and ± %s of B by their clocks; a shift within the sum has no verdict.",
+			upperFirst(wayName(w.Series)), Duration(w.ErrorA), Duration(w.ErrorB)))
 	}
 	t.Diff = append(shiftFunction(pair, t.B), joined("Histogram of the difference",
 		"The differences between runs: each of B compared with each of A. Their median is the shift. Grey: its interval. The line is at no difference.", nil, shifts)...)

@@ -126,15 +126,19 @@ func OverviewAnswer(all []Item) string {
 	}
 	var parts []string
 	if least != nil {
-		what := fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes", sanitize.Count(len(all)-models, "measurement"),
-			sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), sanitize.Text(most.Name), latency.FormatNS(most.R.Quantile(0.5)), lossy)
+		what := fmt.Sprintf("of %s, %s has the lowest p50 (%s) and %s the highest (%s); %d lost probes",
+			sanitize.Count(len(all)-models, "measurement"),
+			sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), sanitize.Text(most.Name),
+			latency.FormatNS(most.R.Quantile(0.5)), lossy)
 		if least == most {
-			what = fmt.Sprintf("%s has a p50 of %s; %d of %s lost probes", sanitize.Text(least.Name), latency.FormatNS(least.R.Quantile(0.5)), lossy, sanitize.Count(len(all)-models, "measurement"))
+			what = fmt.Sprintf("%s has a p50 of %s; %d of %s lost probes", sanitize.Text(least.Name),
+				latency.FormatNS(least.R.Quantile(0.5)), lossy, sanitize.Count(len(all)-models, "measurement"))
 		}
 		parts = append(parts, what)
 	}
 	if models > 0 {
-		parts = append(parts, sanitize.Count(models, "report")+" of device models, which say what a reply costs on the bus and nothing about a card's latency")
+		parts = append(parts, sanitize.Count(models, "report")+
+			" of device models, which say what a reply costs on the bus and nothing about a card's latency")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -170,7 +174,8 @@ func trafficText(r *report.Report) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
 
-func measuredGroup(all []Item, c *compare.Comparison, verdicts map[*report.Report]map[string]compare.Row) overviewGroup {
+func measuredGroup(all []Item, c *compare.Comparison,
+	verdicts map[*report.Report]map[string]compare.Row) overviewGroup {
 	g := overviewGroup{Title: "Ranking by p50"}
 	if c != nil {
 		g.Foot = fmt.Sprintf("Marks compare with %s: + slower, - faster, ~ no change seen, ? cannot tell. The order of two neighbours means nothing by itself.", c.Reports[0].Name())
@@ -192,11 +197,13 @@ func modelGroup(all []Item) overviewGroup {
 		rs = append(rs, i.R)
 	}
 	kinds := transferKinds(rs...)
-	g := overviewGroup{Title: "Device models: bus transactions a reply", Columns: append([]string{"backend", "driver", "push", "replies"}, kinds...),
-		Foot: "A model's time says nothing about a card's latency and is not shown. How often a reply crosses the bus is what the driver does on any card of that kind."}
+	g := overviewGroup{Title: "Device models: bus transactions a reply",
+		Columns: append([]string{"backend", "driver", "push", "replies"}, kinds...),
+		Foot:    "A model's time says nothing about a card's latency and is not shown. How often a reply crosses the bus is what the driver does on any card of that kind."}
 	for _, i := range all {
 		d := i.R.Device
-		values := []string{backendText(i.R), cmp.Or(d.Driver, "–"), cmp.Or(d.Push, "–"), latency.FormatCount(max(i.R.Counts.Received, i.R.Counts.Sent))}
+		values := []string{backendText(i.R), cmp.Or(d.Driver, "–"), cmp.Or(d.Push, "–"),
+			latency.FormatCount(max(i.R.Counts.Received, i.R.Counts.Sent))}
 		for _, k := range kinds {
 			if i.R.Transfers == nil {
 				values = append(values, "–")
@@ -226,7 +233,8 @@ func rankFigure(all []Item) []plot {
 				continue
 			}
 			c.x, c.y = append(c.x, float64(n+1)), append(c.y, v)
-			c.marks = append(c.marks, mark{float64(n + 1), v, fmt.Sprintf("%s: %s %s", i.Name, name, latency.FormatNS(v))})
+			c.marks = append(c.marks, mark{float64(n + 1), v,
+				fmt.Sprintf("%s: %s %s", i.Name, name, latency.FormatNS(v))})
 			lo, hi = min(lo, v), max(hi, v)
 		}
 		if len(c.x) > 0 {
@@ -240,6 +248,7 @@ func rankFigure(all []Item) []plot {
 		}
 		return fmt.Sprint(v)
 	})
-	f.alt = fmt.Sprintf("Percentiles of %s by rank, between %s and %s.", sanitize.Count(len(all), "report"), latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Percentiles of %s by rank, between %s and %s.", sanitize.Count(len(all), "report"),
+		latency.FormatNS(lo), latency.FormatNS(hi))
 	return []plot{{"Percentiles by rank", "Each column is a report, in the order of the table.", legends, f.svg()}}
 }

@@ -42,8 +42,8 @@ func OwnText(r *report.Report) string {
 	return fmt.Sprintf("this host's own lag accounts for %s (marked %s)", strings.Join(names, ", "), OwnMark)
 }
 
-// lateText is the headline's part about round trips from the intended send, if they differ from those from the actual send because this host
-// sent late; otherwise "".
+// lateText is the headline's part about round trips from the intended send, if they differ from those from the actual
+// send because this host sent late; otherwise "".
 func lateText(r *report.Report) string {
 	late := func(st compare.Stat) bool { q, ok := st.Quantile(); return ok && r.LateAt(q) }
 	if !slices.ContainsFunc(compare.Stats(latency.AnswerText), late) {
@@ -57,8 +57,8 @@ func notOffered(r *report.Report) bool {
 	return slices.ContainsFunc(r.Warnings, func(text string) bool { return strings.HasPrefix(text, report.NotOffered) })
 }
 
-// hostLimited reports whether this host, and not the target, determines a report as a whole. A tail that is this host's is
-// marked, and leaves the median.
+// hostLimited reports whether this host, and not the target, determines a report as a whole. A tail that is this host's
+// is marked, and leaves the median.
 func hostLimited(r *report.Report) bool {
 	return notOffered(r) || r.OwnAt(0.5)
 }

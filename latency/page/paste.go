@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
-// JSONComparison is a comparison for programs, as docs/compare.schema.json describes it. Times are in ns; a number that is unknown or
-// infinite is absent.
+// JSONComparison is a comparison for programs, as docs/compare.schema.json describes it. Times are in ns; a number that
+// is unknown or infinite is absent.
 type JSONComparison struct {
 	// Schema is the version of this format.
 	Schema int `json:"schema"`
@@ -82,7 +82,8 @@ func known(v float64) *float64 {
 
 // PrintJSON writes a comparison for programs.
 func PrintJSON(w io.Writer, c *compare.Comparison) error {
-	out := JSONComparison{Schema: comparisonSchema, Answer: Answer(c), Obstacles: append([]string{}, c.Obstacles...), Notes: append([]string{}, remarks(c)...), Pairs: []JSONPair{}}
+	out := JSONComparison{Schema: comparisonSchema, Answer: Answer(c), Obstacles: append([]string{}, c.Obstacles...),
+		Notes: append([]string{}, remarks(c)...), Pairs: []JSONPair{}}
 	if len(c.Obstacles) > 0 {
 		out.Answer = ""
 	}
@@ -92,8 +93,10 @@ func PrintJSON(w io.Writer, c *compare.Comparison) error {
 			B: JSONSide{p.B.Name(), p.B.Dir, p.B.Counts.Sent, p.B.Counts.Lost, hostLimited(p.B)}}
 		for _, pr := range pairRows(&p, false, "") {
 			r := pr.Row
-			j.Rows = append(j.Rows, JSONRow{Stat: pr.Name, Verdict: r.Verdict.String(), Why: r.Why, A: known(r.PooledA), B: known(r.PooledB), Shift: known(r.Shift),
-				ShiftShare: known(r.Percent() / 100), Low: known(r.Lo), High: known(r.Hi), P: known(r.P), SmallestVisible: known(r.Least)})
+			j.Rows = append(j.Rows, JSONRow{Stat: pr.Name, Verdict: r.Verdict.String(), Why: r.Why, A: known(r.PooledA),
+				B: known(r.PooledB), Shift: known(r.Shift),
+				ShiftShare: known(r.Percent() / 100), Low: known(r.Lo), High: known(r.Hi), P: known(r.P),
+				SmallestVisible: known(r.Least)})
 		}
 		out.Pairs = append(out.Pairs, j)
 	}
@@ -113,13 +116,15 @@ func PrintMarkdown(w io.Writer, c *compare.Comparison) error {
 		fmt.Fprintf(b, "**%s.**\n", escaped(text))
 	}
 	for _, p := range c.Pairs {
-		fmt.Fprintf(b, "\n| %s | %s | %s | shift of runs | | interval | verdict |\n|---|--:|--:|--:|--:|---|---|\n", metric(p.A, p.B), escaped(p.A.Name()), escaped(p.B.Name()))
+		fmt.Fprintf(b, "\n| %s | %s | %s | shift of runs | | interval | verdict |\n|---|--:|--:|--:|--:|---|---|\n",
+			metric(p.A, p.B), escaped(p.A.Name()), escaped(p.B.Name()))
 		for _, r := range pairRows(&p, true, "%s to %s") {
 			verdict := r.Verdict.String()
 			if r.Within != "" {
 				verdict += " (" + r.Within + ")"
 			}
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.Name, escaped(r.A), escaped(r.B), r.Diff, escaped(r.Percent), r.CI, verdict)
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.Name, escaped(r.A), escaped(r.B), r.Diff,
+				escaped(r.Percent), r.CI, verdict)
 		}
 		fmt.Fprintf(b, "| lost | %s | %s | | | | |\n", lostText(p.A), lostText(p.B))
 		if text := tested(p); text != "" {

@@ -17,11 +17,13 @@ const comparisonFile = "../../docs/compare.schema.json"
 
 // The published schema is generated from the Go types.
 func TestComparisonSchema(t *testing.T) {
-	schema.Check(t, comparisonFile, "rebound-bench compare -json, schema 1", &JSONComparison{}, "github.com/rebound-nic/rebound/latency/page", ".")
+	schema.Check(t, comparisonFile, "rebound-bench compare -json, schema 1", &JSONComparison{},
+		"github.com/rebound-nic/rebound/latency/page", ".")
 }
 
 func TestPaste(t *testing.T) {
-	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 500, Runs: 10}.Report(), synthetic.Link{Seed: 2, Median: 9000, Seconds: 20, Rate: 500, Runs: 10}.Report()
+	a, b := synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 500, Runs: 10}.Report(),
+		synthetic.Link{Seed: 2, Median: 9000, Seconds: 20, Rate: 500, Runs: 10}.Report()
 	a.Label, b.Label = "a|<b>", "after_*x*"
 	c := compare.Reports(a, b)
 	var out, markdown bytes.Buffer
@@ -29,7 +31,8 @@ func TestPaste(t *testing.T) {
 	must.OK(t, PrintMarkdown(&markdown, c))
 	valid := schema.Strict(t, comparisonFile)
 	check.OK(t, valid(out.Bytes()))
-	for was, is := range map[string]string{`"schema": 1`: `"schema": "1"`, `"slower"`: `"worse"`, `"shift_ns"`: `"shift"`} {
+	for was, is := range map[string]string{`"schema": 1`: `"schema": "1"`, `"slower"`: `"worse"`,
+		`"shift_ns"`: `"shift"`} {
 		if bad := strings.Replace(out.String(), was, is, 1); bad == out.String() || valid([]byte(bad)) == nil {
 			t.Errorf("%s passes", is)
 		}
@@ -42,7 +45,8 @@ func TestPaste(t *testing.T) {
 	check.Equal(t, *got.Pairs[0].Rows[1].Shift, row.Shift, "shift %v")
 	check.Equal(t, got.Answer, Answer(c), "answer %q")
 	check.Equal(t, got.Pairs[0].B.Name, b.Label, "name %q")
-	check.Contains(t, markdown.String(), `**after\_\*x\* is `, `| round trip | a\|\<b\> | after\_\*x\* |`, "| p50 | ", " slower |", "| lost | 0 of ", "\nTested over ")
+	check.Contains(t, markdown.String(), `**after\_\*x\* is `, `| round trip | a\|\<b\> | after\_\*x\* |`, "| p50 | ",
+		" slower |", "| lost | 0 of ", "\nTested over ")
 	for _, line := range strings.Split(markdown.String(), "\n") {
 		if strings.HasPrefix(line, "|") && strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") != 8 {
 			t.Errorf("a row with another number of cells: %s", line)

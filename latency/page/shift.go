@@ -29,7 +29,8 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 			continue
 		}
 		c.x, c.y, c.lo, c.hi = append(c.x, at), append(c.y, shift), append(c.lo, share(r.Lo)), append(c.hi, share(r.Hi))
-		c.marks = append(c.marks, mark{at, shift, fmt.Sprintf("%s: %s (%s), interval %s: %s", r.Stat, latency.FormatSigned(r.Shift), latency.FormatChange(shift/100),
+		c.marks = append(c.marks, mark{at, shift, fmt.Sprintf("%s: %s (%s), interval %s: %s", r.Stat,
+			latency.FormatSigned(r.Shift), latency.FormatChange(shift/100),
 			formatInterval(r, "%s to %s"), r.Verdict.String())})
 		lo, hi, end = min(lo, shift), max(hi, shift), at
 		if width := share(r.Hi-r.Lo) / 2; !math.IsInf(width, 0) {
@@ -47,10 +48,12 @@ func shiftFunction(p *compare.Pair, b legend) []plot {
 	if slices.Sort(widths); len(widths) > 0 {
 		room = max(room, 1.5*widths[len(widths)/2])
 	}
-	f := figure{curves: []curve{c}, x: ninesAxis(end + 0.05), y: axis{lo: lo - room, hi: hi + room, unit: "percent", title: "B above A, %"}}
+	f := figure{curves: []curve{c}, x: ninesAxis(end + 0.05),
+		y: axis{lo: lo - room, hi: hi + room, unit: "percent", title: "B above A, %"}}
 	f.y.ticks = linearTicks(f.y.lo, f.y.hi, 7, percentTick)
 	f.level = []float64{0}
-	f.alt = fmt.Sprintf("Shift function from %s to %s of A. ", latency.FormatChange(lo/100), latency.FormatChange(hi/100))
+	f.alt = fmt.Sprintf("Shift function from %s to %s of A. ", latency.FormatChange(lo/100),
+		latency.FormatChange(hi/100))
 	if apart == nil {
 		f.alt += "The band holds zero at all percentiles."
 	} else {
@@ -97,7 +100,8 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 		if session != "" {
 			offset = r.Start.Sub(all[0].Start).Seconds()
 		}
-		lines := []curve{{name: r.Name() + " p50", colour: names[k].Colour, class: names[k].Class}, {name: r.Name() + " p99", colour: names[k].Colour, class: "thin"}}
+		lines := []curve{{name: r.Name() + " p50", colour: names[k].Colour, class: names[k].Class},
+			{name: r.Name() + " p99", colour: names[k].Colour, class: "thin"}}
 		if len(all) > most {
 			lines = lines[:1]
 		}
@@ -114,7 +118,8 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 			f.x.lo, f.x.hi = min(f.x.lo, offset+st.start), max(f.x.hi, offset+st.end)
 		}
 		for _, o := range outages(r, r.Main()) {
-			f.outages = append(f.outages, shade{offset + o[0], offset + o[1], r.Name() + ": " + noReplies(offset+o[0], offset+o[1])})
+			f.outages = append(f.outages, shade{offset + o[0], offset + o[1],
+				r.Name() + ": " + noReplies(offset+o[0], offset+o[1])})
 			f.x.hi = max(f.x.hi, offset+o[1])
 		}
 		f.curves = append(f.curves, lines...)
@@ -133,6 +138,7 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 	if len(f.outages) > 0 {
 		caption += " In the shaded parts one of them had no replies."
 	}
-	f.alt = fmt.Sprintf("Latency of %s over time, between %s and %s.", sanitize.Count(len(legends), "report"), latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Latency of %s over time, between %s and %s.", sanitize.Count(len(legends), "report"),
+		latency.FormatNS(lo), latency.FormatNS(hi))
 	return []plot{{"Over time", caption, legends, f.svg()}}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Figures returns the statistics of a report that a kind of text shows: "p50 2.95 µs, p99 3.87 µs". Those that the bench's own host
-// accounts for have OwnMark.
+// Figures returns the statistics of a report that a kind of text shows: "p50 2.95 µs, p99 3.87 µs". Those that the
+// bench's own host accounts for have OwnMark.
 func Figures(r *report.Report, in latency.Tables) string {
 	return figures(in, ", ", func(st compare.Stat) string { return seriesText(r, r.Main(), st) })
 }
@@ -42,7 +42,9 @@ func PrintSeries(w io.Writer, name string, m *latency.Summary) {
 		fmt.Fprintf(w, "%s:  no samples\n", name)
 		return
 	}
-	values := figures(latency.SeriesLine, "  ", func(st compare.Stat) string { return latency.FormatNS(st.OfSummary(m)) })
+	values := figures(latency.SeriesLine, "  ", func(st compare.Stat) string {
+		return latency.FormatNS(st.OfSummary(m))
+	})
 	fmt.Fprintf(w, "%s:  %s  (%s)\n", name, values, latency.FormatCount(m.Count))
 }
 
@@ -74,11 +76,12 @@ type pairRow struct {
 	Within                                        string // smallest change that would have been seen, if none was
 }
 
-// pairRows are the rows of a pair's table: all, with one-way delays at the end, or those of a summary. interval is the format of an
-// interval's ends.
+// pairRows are the rows of a pair's table: all, with one-way delays at the end, or those of a summary. interval is the
+// format of an interval's ends.
 func pairRows(p *compare.Pair, brief bool, interval string) (all []pairRow) {
 	add := func(way string, r compare.Row) {
-		row := pairRow{Row: r, Name: way + r.Stat.String(), A: latency.FormatNS(r.PooledA), B: latency.FormatNS(r.PooledB), Mark: r.Verdict.Mark()}
+		row := pairRow{Row: r, Name: way + r.Stat.String(), A: latency.FormatNS(r.PooledA),
+			B: latency.FormatNS(r.PooledB), Mark: r.Verdict.Mark()}
 		if way == "" {
 			row.A += ownMark(p.A, r.Stat)
 			row.B += ownMark(p.B, r.Stat)

@@ -107,7 +107,8 @@ func metric(a, b *report.Report) string {
 // summarizePair writes a row for each statistic of two reports.
 func summarizePair(w io.Writer, c *compare.Comparison) {
 	p := c.Pairs[0]
-	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), sanitize.Text(p.A.Name()), sanitize.Text(p.B.Name()))
+	fmt.Fprintf(w, "%s\tA: %s\tB: %s\tshift of runs\t\t\tinterval\t\n", metric(p.A, p.B), sanitize.Text(p.A.Name()),
+		sanitize.Text(p.B.Name()))
 	for _, r := range pairRows(&p, true, "[%s, %s]") {
 		fmt.Fprint(w, r.text(true))
 	}
@@ -151,7 +152,8 @@ func lostText(r *report.Report) string {
 	if !counted(r) || answers(r) {
 		return "–"
 	}
-	lost := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, latency.FormatCount[int64]), latency.FormatCount(r.Counts.Sent))
+	lost := fmt.Sprintf("%s of %s", report.Range(r.Counts.LostLeast(), r.Counts.Lost, latency.FormatCount[int64]),
+		latency.FormatCount(r.Counts.Sent))
 	return strings.Join(append([]string{lost}, Elsewhere(&r.Counts)...), ", ")
 }
 

@@ -38,22 +38,26 @@ func TestSummary(t *testing.T) {
 	}
 	summary := func(c *compare.Comparison) string { return show(t, PrintSummary, c) }
 	text := summary(compare.Reports(all[0], all[1]))
-	if lines := strings.Count(text, "\n"); lines > 12 || !strings.HasPrefix(text, "new0 is ") || !strings.Contains(text, "note: new0: interrupted by a signal\n") {
+	if lines := strings.Count(text, "\n"); lines > 12 || !strings.HasPrefix(text, "new0 is ") ||
+		!strings.Contains(text, "note: new0: interrupted by a signal\n") {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
 	if !regexp.MustCompile(`^[^\n]*; no verdict at p99\.9 \(needs about \d+ more (second|minute|hour)s?\)\n`).MatchString(text) {
 		t.Errorf("the answer names no time:\n%s", text)
 	}
 	limits := must.Get(compare.ParseLimits("p95>+5%"))(t)
-	if text := summary(compare.Against(limits, all[0], all[1])); strings.Count(text, "\n") > 13 || !strings.Contains(text, "\n         p95  ") {
+	if text := summary(compare.Against(limits, all[0], all[1])); strings.Count(text, "\n") > 13 ||
+		!strings.Contains(text, "\n         p95  ") {
 		t.Errorf("with a limit:\n%s", text)
 	}
 	text = summary(compare.Reports(all[0], all[1:5]...))
-	if lines := strings.Count(text, "\n"); lines > 12 || !strings.Contains(text, "-v prints everything (") || !regexp.MustCompile(`\n +new3 .*-2\d\.\d %  [-?] `).MatchString(text) {
+	if lines := strings.Count(text, "\n"); lines > 12 || !strings.Contains(text, "-v prints everything (") ||
+		!regexp.MustCompile(`\n +new3 .*-2\d\.\d %  [-?] `).MatchString(text) {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
 	all[1].Traffic.Protocol, all[1].Session, all[1].Schedule = "udp", "", nil
-	if text := summary(compare.Reports(all[0], all[1])); !strings.HasPrefix(text, "NOT COMPARABLE:\n  - protocol: ") || strings.Count(text, "\n") > 12 {
+	if text := summary(compare.Reports(all[0], all[1])); !strings.HasPrefix(text, "NOT COMPARABLE:\n  - protocol: ") ||
+		strings.Count(text, "\n") > 12 {
 		t.Error(text)
 	}
 }
@@ -62,7 +66,8 @@ func TestSummary(t *testing.T) {
 func TestSummaryShowsDropsOfThisHost(t *testing.T) {
 	var all []*report.Report
 	for i := range 3 {
-		r := synthetic.Link{Seed: uint64(i), Median: 4000, Spread: 0.1, Runs: 9, Seconds: 1, Rate: 2000, Open: true}.Report()
+		r := synthetic.Link{Seed: uint64(i), Median: 4000, Spread: 0.1, Runs: 9, Seconds: 1, Rate: 2000,
+			Open: true}.Report()
 		r.Label = fmt.Sprint("r", i)
 		all = append(all, r)
 	}
@@ -76,7 +81,8 @@ func TestSummaryShowsDropsOfThisHost(t *testing.T) {
 }
 
 func TestMoreText(t *testing.T) {
-	for d, want := range map[time.Duration]string{time.Millisecond: "1 more second", 90 * time.Second: "90 more seconds", 11*time.Minute + time.Second: "12 more minutes",
+	for d, want := range map[time.Duration]string{time.Millisecond: "1 more second",
+		90 * time.Second: "90 more seconds", 11*time.Minute + time.Second: "12 more minutes",
 		26 * time.Hour: "26 more hours", 49 * time.Hour: "3 more days"} {
 		if got := moreText(d); got != want {
 			t.Errorf("%v: %q, want %q", d, got, want)

@@ -115,15 +115,18 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 	px := func(v float64) float64 { return left + f.x.share(v)*(right-left) }
 	py := func(v float64) float64 { return bottom - f.y.share(v)*(bottom-top) }
 
-	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s" data-x="%s" data-y="%s">`, class, w, h+stripHeight*float64(len(f.strips)), html.EscapeString(f.alt),
+	fmt.Fprintf(b, `<svg class="chart %s" viewBox="0 0 %g %g" role="img" aria-label="%s" data-x="%s" data-y="%s">`,
+		class, w, h+stripHeight*float64(len(f.strips)), html.EscapeString(f.alt),
 		f.x.pixels(left, right), f.y.pixels(bottom, top))
 	for _, s := range f.shades {
 		if from, to := px(s.from), px(s.to); to > from+1 {
-			fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, from, top, to-from, bottom-top, html.EscapeString(s.note))
+			fmt.Fprintf(b, `<rect class="shade" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`,
+				from, top, to-from, bottom-top, html.EscapeString(s.note))
 		}
 	}
 	for _, s := range f.outages {
-		fmt.Fprintf(b, `<rect class="outage" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`, px(s.from), top, max(px(s.to)-px(s.from), 1), bottom-top, html.EscapeString(s.note))
+		fmt.Fprintf(b, `<rect class="outage" x="%.1f" y="%g" width="%.1f" height="%g"><title>%s</title></rect>`,
+			px(s.from), top, max(px(s.to)-px(s.from), 1), bottom-top, html.EscapeString(s.note))
 	}
 	f.drawCells(b, px, py)
 	last := math.Inf(1)
@@ -131,7 +134,8 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 		y := py(t.at)
 		fmt.Fprintf(b, `<line class="grid%s" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, minor(t), left, y, right, y)
 		if t.label != "" && last-y > 16 {
-			fmt.Fprintf(b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-5, y+4, html.EscapeString(t.label))
+			fmt.Fprintf(b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-5, y+4,
+				html.EscapeString(t.label))
 			last = y
 		}
 	}
@@ -152,25 +156,31 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 			x = w - 2
 		}
 		last = to
-		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%g" text-anchor="%s">%s</text>`, x, bottom+18, anchor, html.EscapeString(t.label))
+		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%g" text-anchor="%s">%s</text>`, x, bottom+18, anchor,
+			html.EscapeString(t.label))
 	}
 	fmt.Fprintf(b, `<line class="axis" x1="%g" y1="%g" x2="%g" y2="%g"/>`, left, bottom, right, bottom)
-	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6, html.EscapeString(f.x.title))
-	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+bottom)/2, html.EscapeString(f.y.title))
+	fmt.Fprintf(b, `<text class="title" x="%.1f" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, h-6,
+		html.EscapeString(f.x.title))
+	fmt.Fprintf(b, `<text class="title" transform="translate(11 %.1f) rotate(-90)" text-anchor="middle">%s</text>`,
+		(top+bottom)/2, html.EscapeString(f.y.title))
 
 	for i, s := range f.strips {
 		y := h + stripHeight*float64(i)
-		fmt.Fprintf(b, `<text class="tick" x="%g" y="%g" text-anchor="end">%s</text>`, left-5, y+11, html.EscapeString(s.name))
+		fmt.Fprintf(b, `<text class="tick" x="%g" y="%g" text-anchor="end">%s</text>`, left-5, y+11,
+			html.EscapeString(s.name))
 		fmt.Fprintf(b, `<line class="grid" x1="%g" y1="%g" x2="%g" y2="%g"/>`, left, y+7, right, y+7)
 		for _, m := range s.marks {
-			fmt.Fprintf(b, `<rect class="cause c%d" x="%.1f" y="%g" width="%.1f" height="%d"><title>%s</title></rect>`, s.colour, px(m.from), y+1, max(px(m.to)-px(m.from), 1.5), stripHeight-4, html.EscapeString(m.note))
+			fmt.Fprintf(b, `<rect class="cause c%d" x="%.1f" y="%g" width="%.1f" height="%d"><title>%s</title></rect>`,
+				s.colour, px(m.from), y+1, max(px(m.to)-px(m.from), 1.5), stripHeight-4, html.EscapeString(m.note))
 		}
 	}
 	for _, y := range f.level {
 		fmt.Fprintf(b, `<line class="rule" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/>`, left, py(y), right, py(y))
 	}
 	for _, r := range f.rules {
-		fmt.Fprintf(b, `<line class="rule" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`, px(r.x), top, px(r.x), bottom, html.EscapeString(r.text))
+		fmt.Fprintf(b, `<line class="rule" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`, px(r.x), top,
+			px(r.x), bottom, html.EscapeString(r.text))
 	}
 	for _, c := range f.curves {
 		if len(c.x) == 0 {
@@ -180,13 +190,16 @@ func (f *figure) draw(b *strings.Builder, class string, w, h float64) {
 			fmt.Fprintf(b, `<path class="band c%d" d="%s"/>`, c.colour, bandOf(c, px, py))
 		}
 		if c.area {
-			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, pathOf(c, px, py, false), px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
+			fmt.Fprintf(b, `<path class="area c%d" d="%sL%.1f %.1fL%.1f %.1fZ"/>`, c.colour, pathOf(c, px, py, false),
+				px(c.x[len(c.x)-1]), bottom, px(c.x[0]), bottom)
 		}
-		fmt.Fprintf(b, `<path class="curve c%d %s" data-name="%s" d="%s"/>`, c.colour, c.class, html.EscapeString(c.name), pathOf(c, px, py, c.steps))
+		fmt.Fprintf(b, `<path class="curve c%d %s" data-name="%s" d="%s"/>`, c.colour, c.class,
+			html.EscapeString(c.name), pathOf(c, px, py, c.steps))
 	}
 	for _, c := range f.curves {
 		for _, m := range c.marks {
-			fmt.Fprintf(b, `<circle class="mark c%d" cx="%.1f" cy="%.1f" r="3.5"><title>%s</title></circle>`, c.colour, px(m.x), py(m.y), html.EscapeString(m.text))
+			fmt.Fprintf(b, `<circle class="mark c%d" cx="%.1f" cy="%.1f" r="3.5"><title>%s</title></circle>`, c.colour,
+				px(m.x), py(m.y), html.EscapeString(m.text))
 		}
 	}
 	b.WriteString("</svg>")

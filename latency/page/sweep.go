@@ -56,7 +56,8 @@ func SweepAnswer(all []*report.Report) string {
 		if len(own) < len(all) {
 			what += " with replies"
 		}
-		return "this host limited " + what + ", so the result says nothing about the target: measure at lower rates, or on an idle host (-core, -isolate)"
+		return "this host limited " + what +
+			", so the result says nothing about the target: measure at lower rates, or on an idle host (-core, -isolate)"
 	}
 	var least, most *report.Report
 	lossy, perhaps := 0, 0
@@ -84,9 +85,11 @@ func SweepAnswer(all []*report.Report) string {
 		if len(own) > 1 {
 			left = "which are left out"
 		}
-		before = fmt.Sprintf("this host limited %s of %s (%s), "+left+" here; ", latency.FormatCount(len(own)), sanitize.Count(len(all), "point"), sanitize.Text(strings.Join(own, ", ")))
+		before = fmt.Sprintf("this host limited %s of %s (%s), "+left+" here; ", latency.FormatCount(len(own)),
+			sanitize.Count(len(all), "point"), sanitize.Text(strings.Join(own, ", ")))
 	}
-	text := before + fmt.Sprintf("p50 from %s (%s) to %s (%s)", Quantile(least, 0.5), sanitize.Text(least.Label), Quantile(most, 0.5), sanitize.Text(most.Label))
+	text := before + fmt.Sprintf("p50 from %s (%s) to %s (%s)", Quantile(least, 0.5), sanitize.Text(least.Label),
+		Quantile(most, 0.5), sanitize.Text(most.Label))
 	switch {
 	case len(measured) == 1:
 		text = before + fmt.Sprintf("p50 %s (%s)", Quantile(least, 0.5), sanitize.Text(least.Label))
@@ -122,7 +125,10 @@ func answered(all []*report.Report) []*report.Report {
 
 // sorted returns the points in ascending order of the varied parameter.
 func sorted(all []*report.Report, of func(*report.Report) float64) []*report.Report {
-	return slices.SortedStableFunc(slices.Values(all), func(a, b *report.Report) int { return cmp.Compare(of(a), of(b)) })
+	return slices.SortedStableFunc(slices.Values(all), func(a,
+		b *report.Report) int {
+		return cmp.Compare(of(a), of(b))
+	})
 }
 
 // lossless returns the rate up to which no point lost a probe, 0 if the lowest rate lost one. A point that did not
@@ -197,12 +203,15 @@ func Sweep(w io.Writer, all []*report.Report, links []Link) error {
 }
 
 // sweepPlots are the curves of a sweep: with one group of points, three percentiles in one figure; with several groups,
-// a figure for each percentile. points has those without a reply, too. Points are Grouped by the parameters other than over.
+// a figure for each percentile. points has those without a reply, too. Points are Grouped by the parameters other than
+// over.
 func sweepPlots(all, points []*report.Report, over func(*report.Report) float64) (plots []plot) {
 	rates := byRate(all)
-	other, name, title := rateOf, func(v float64) string { return latency.FormatRate(v) + "/s" }, "Latency by frame size"
+	other, name, title := rateOf, func(v float64) string { return latency.FormatRate(v) + "/s" },
+		"Latency by frame size"
 	if rates {
-		other, name, title = sizeOf, func(v float64) string { return latency.FormatRate(v) + " bytes" }, "Latency by rate"
+		other, name, title = sizeOf, func(v float64) string { return latency.FormatRate(v) + " bytes" },
+			"Latency by rate"
 	}
 	groups := map[float64][]*report.Report{}
 	var order []float64
@@ -258,7 +267,8 @@ func sweepFigure(title, caption, unit string, cs []curve, rates bool, points []*
 	ylo, yhi, xlo, xhi := math.Inf(1), 0.0, math.Inf(1), 0.0
 	for _, c := range cs {
 		legends = append(legends, legend{c.colour, c.class, c.name})
-		ylo, yhi, xlo, xhi = min(ylo, slices.Min(c.y)), max(yhi, slices.Max(c.y)), min(xlo, slices.Min(c.x)), max(xhi, slices.Max(c.x))
+		ylo, yhi, xlo, xhi = min(ylo, slices.Min(c.y)), max(yhi, slices.Max(c.y)), min(xlo, slices.Min(c.x)),
+			max(xhi, slices.Max(c.x))
 	}
 	f := figure{curves: cs, y: valueAxis(unit, ylo, yhi)}
 	if rates {
@@ -274,7 +284,8 @@ func sweepFigure(title, caption, unit string, cs []curve, rates bool, points []*
 	}
 	var alts []string
 	for _, c := range cs {
-		alts = append(alts, fmt.Sprintf("%s from %s to %s", c.name, latency.FormatNS(c.y[0]), latency.FormatNS(c.y[len(c.y)-1])))
+		alts = append(alts, fmt.Sprintf("%s from %s to %s", c.name, latency.FormatNS(c.y[0]),
+			latency.FormatNS(c.y[len(c.y)-1])))
 	}
 	f.alt = title + ": " + strings.Join(alts, "; ") + "."
 	return plot{title, caption, legends, f.svg()}

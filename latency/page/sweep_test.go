@@ -14,13 +14,15 @@ import (
 )
 
 func point(rate float64, size int, median float64) *report.Report {
-	r := synthetic.Link{Seed: uint64(rate) + uint64(size), Median: median, Spread: 0.1, Runs: 2, Seconds: 3, Rate: 2000, Open: rate > 0}.Report()
+	r := synthetic.Link{Seed: uint64(rate) + uint64(size), Median: median, Spread: 0.1, Runs: 2, Seconds: 3, Rate: 2000,
+		Open: rate > 0}.Report()
 	r.Label, r.Traffic.Rate, r.Traffic.FrameSize = fmt.Sprintf("%g/s, %d", rate, size), rate, size
 	return r
 }
 
 func rateSweep() []*report.Report {
-	all := []*report.Report{point(100, 60, 4000), point(1000, 60, 4100), point(100_000, 60, 90_000), point(10_000, 60, 4200)}
+	all := []*report.Report{point(100, 60, 4000), point(1000, 60, 4100), point(100_000, 60, 90_000),
+		point(10_000, 60, 4200)}
 	all[2].Counts.Received, all[2].Counts.Lost = all[2].Counts.Sent-5, 5
 	return all
 }
@@ -36,7 +38,8 @@ func links(all []*report.Report) (out []Link) {
 	return out
 }
 
-// A sweep over rates names the highest rate without loss and the knee, one over sizes the growth per byte; both draw a curve and link each point.
+// A sweep over rates names the highest rate without loss and the knee, one over sizes the growth per byte; both draw a
+// curve and link each point.
 func TestSweepPage(t *testing.T) {
 	both := append(rateSweep(), point(100, 1514, 5000), point(1000, 1514, 5100))
 	unoffered := rateSweep()

@@ -126,7 +126,8 @@ func Answer(c *compare.Comparison) string {
 		all = append(all, strings.Join(parts, "; "))
 	}
 	if at := limited(c.Reports); len(at) > 0 && len(all) > 0 {
-		return fmt.Sprintf("this host limited %s, so that a difference may be its own and not the target's: %s", strings.Join(at, " and "), strings.Join(all, ". "))
+		return fmt.Sprintf("this host limited %s, so that a difference may be its own and not the target's: %s",
+			strings.Join(at, " and "), strings.Join(all, ". "))
 	}
 	return strings.Join(all, ". ")
 }
@@ -160,7 +161,8 @@ func printPair(b *bufio.Writer, p compare.Pair) {
 	}
 	t.Flush()
 	for _, w := range p.OneWay {
-		fmt.Fprintf(b, "%s: ± %s of A, ± %s of B by their clocks; a shift within the sum has no verdict\n", wayName(w.Series), latency.FormatNS(w.ErrorA), latency.FormatNS(w.ErrorB))
+		fmt.Fprintf(b, "%s: ± %s of A, ± %s of B by their clocks; a shift within the sum has no verdict\n",
+			wayName(w.Series), latency.FormatNS(w.ErrorA), latency.FormatNS(w.ErrorB))
 	}
 	fmt.Fprintf(b, "\n+ slower, - faster, ~ no change seen, ? cannot tell")
 	if text := tested(p); text != "" {
@@ -259,7 +261,8 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintln(b, line)
 	}
 	for _, s := range r.Series {
-		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) || empty(r, s) {
+		if s.Name != latency.MainSeries && s.Name != latency.UncorrectedSeries && !latency.OneWay(s.Name) ||
+			empty(r, s) {
 			continue
 		}
 		title := string(r.Metric)
@@ -292,7 +295,9 @@ func PrintReport(w io.Writer, r *report.Report) error {
 		fmt.Fprintln(b, line)
 	}
 	if c := &r.Counts; c.LostForward != nil && c.LostBackward != nil && c.LostEither != nil && c.Lost > 0 {
-		fmt.Fprintf(b, "lost on the way there %s, on the way back %s, on a way unknown %s\n", latency.FormatCount(*c.LostForward), latency.FormatCount(*c.LostBackward), latency.FormatCount(*c.LostEither))
+		fmt.Fprintf(b, "lost on the way there %s, on the way back %s, on a way unknown %s\n",
+			latency.FormatCount(*c.LostForward), latency.FormatCount(*c.LostBackward),
+			latency.FormatCount(*c.LostEither))
 	}
 	return b.Flush()
 }
@@ -316,7 +321,8 @@ func fewSamples(r *report.Report) string {
 	if few == nil {
 		return ""
 	}
-	return fmt.Sprintf("too few samples for %s: fewer than %d lie beyond (measure longer)", strings.Join(few, ", "), compare.MinTail)
+	return fmt.Sprintf("too few samples for %s: fewer than %d lie beyond (measure longer)", strings.Join(few, ", "),
+		compare.MinTail)
 }
 
 // answer summarises the result in one sentence: three percentiles and the loss.
@@ -334,7 +340,8 @@ func answer(r *report.Report) string {
 		values := figures(latency.AnswerText, ", ", func(st compare.Stat) string { return seriesText(r, sent, st) })
 		text = fmt.Sprintf("this host sent late; %s from the actual send %s", r.Metric, values) + late
 	} else if notOffered(r) {
-		text = fmt.Sprintf("this host could not keep %s/s; at what it sent: %s", latency.FormatRate(r.Traffic.Rate), text)
+		text = fmt.Sprintf("this host could not keep %s/s; at what it sent: %s", latency.FormatRate(r.Traffic.Rate),
+			text)
 	} else if own := ownNamed(r); own != "" {
 		text += ", where this host's own lag accounts for " + own
 	}
@@ -342,14 +349,16 @@ func answer(r *report.Report) string {
 		return text
 	}
 	if at, ok := stoppedAt(r); ok {
-		text = fmt.Sprintf("the target stopped answering %s after the start; until then %s", latency.FormatNS(1e9*at), text)
+		text = fmt.Sprintf("the target stopped answering %s after the start; until then %s", latency.FormatNS(1e9*at),
+			text)
 	}
 	return text + repliesText(r)
 }
 
 // repliesText is the headline's part about probes without a timely reply.
 func repliesText(r *report.Report) string {
-	text := fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost, latency.FormatCount[int64]), latency.FormatCount(r.Counts.Sent))
+	text := fmt.Sprintf("; %s of %s lost", report.Range(r.Counts.LostLeast(), r.Counts.Lost,
+		latency.FormatCount[int64]), latency.FormatCount(r.Counts.Sent))
 	if where := r.Counts.LostWhere(); r.Counts.Lost > 0 && where != "" {
 		text += " " + where
 	}
@@ -391,7 +400,8 @@ func warnings(r *report.Report) (all []string) {
 
 // ownLag says for which percentiles this host accounts, and why.
 func ownLag(r *report.Report) string {
-	return strings.Join(slices.DeleteFunc([]string{OwnText(r), r.OwnTail()}, func(s string) bool { return s == "" }), ": ")
+	return strings.Join(slices.DeleteFunc([]string{OwnText(r), r.OwnTail()}, func(s string) bool { return s == "" }),
+		": ")
 }
 
 // oneWayError describes the error bound of the named series if its values are one-way delays.
@@ -458,7 +468,8 @@ func rowOf(name string, rs []*report.Report, value func(*report.Report) string) 
 	return row
 }
 
-// transferRows has a row for each kind of bus transaction that any of the reports counted, with their number for a reply.
+// transferRows has a row for each kind of bus transaction that any of the reports counted, with their number for a
+// reply.
 func transferRows(rs []*report.Report) (all []Row) {
 	for _, k := range transferKinds(rs...) {
 		all = append(all, rowOf(k, rs, func(r *report.Report) string {

@@ -71,7 +71,8 @@ func TestObstacles(t *testing.T) {
 // Reports of models: their bus transactions are compared, and their times are labelled as the model's.
 func TestSimReports(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 8))
-	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift), synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
+	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift),
+		synthetic.Sampled(rnd, 4000, 10, 1, 1000, synthetic.NoDrift)
 	for i, r := range []*report.Report{a, b} {
 		r.Label = string(rune('a' + i))
 		r.Device.Backend = "sim"
@@ -82,7 +83,8 @@ func TestSimReports(t *testing.T) {
 	text := strings.Join(strings.Fields(show(t, PrintComparison, c)), " ")
 	check.Contains(t, text, "mmio write 1.000 2.000", "dma read 2.000 2.000", "not a card's", "round trip in the model")
 	for name, p := range map[string]string{"compare": show(t, comparisonPage, c), "report": show(t, Report, a)} {
-		if !strings.Contains(p, "not a card") && !strings.Contains(p, "not of a card") || !strings.Contains(p, "mmio write") {
+		if !strings.Contains(p, "not a card") && !strings.Contains(p, "not of a card") ||
+			!strings.Contains(p, "mmio write") {
 			t.Errorf("%s page does not call the time a model's, or has no bus transactions", name)
 		}
 	}
@@ -94,7 +96,8 @@ func TestSameNames(t *testing.T) {
 	b := synthetic.Link{Seed: 2, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 3000}.Report()
 	a.Label, a.Dir, b.Label, b.Dir = "10.0.0.2", "out/before", "10.0.0.2", "out/after/"
 	b.Traffic.Protocol = "udp"
-	check.Contains(t, show(t, PrintComparison, compare.Reports(a, b)), "10.0.0.2 (out/before) has", "10.0.0.2 (out/after) has udp")
+	check.Contains(t, show(t, PrintComparison, compare.Reports(a, b)), "10.0.0.2 (out/before) has",
+		"10.0.0.2 (out/after) has udp")
 	check.Equal(t, a.Label, "10.0.0.2", "the report itself is now %s")
 }
 
@@ -147,7 +150,8 @@ func FuzzFolder(f *testing.F) {
 	seed(synthetic.Link{Seed: 9, Median: 4000, Spread: 0.3, Seconds: 2, Rate: 30, Open: true, Runs: 8})
 	f.Fuzz(func(t *testing.T, file, log []byte) {
 		dir := t.TempDir()
-		must.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644), os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)))
+		must.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, report.ReportFile), file, 0o644),
+			os.WriteFile(filepath.Join(dir, report.HlogFile), log, 0o644)))
 		rep, err := report.Read(dir)
 		if err != nil {
 			check.Fails(t, "an error without a file", err, nil, dir)
@@ -172,7 +176,8 @@ func TestHeadline(t *testing.T) {
 	if first := answer(rep); !strings.HasSuffix(first, "; 0 of 1,234,567 lost, 1,200,000 refused there, 3 late") {
 		t.Errorf("probes without a reply are not in the headline: %q", first)
 	}
-	if n := strings.Count(text, "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") || !strings.Contains(lines[1], "-core") {
+	if n := strings.Count(text, "warning: "); n != 1 || !strings.HasPrefix(lines[1], "warning: ") ||
+		!strings.Contains(lines[1], "-core") {
 		t.Errorf("%d warnings, the first %q", n, lines[1])
 	}
 	own := rep.OwnTail()
@@ -184,13 +189,15 @@ func TestHeadline(t *testing.T) {
 // The opacities of heat maps must not apply to the cells of a matrix, whose text would fade.
 func TestHeatLevelsAreScoped(t *testing.T) {
 	css := must.Get(os.ReadFile("page.css"))(t)
-	check.Equal(t, regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)), "", "page.css has the rule %q for any element")
+	check.Equal(t, regexp.MustCompile(`(^|[},\n])\.h[1-6]\{`).FindString(string(css)), "",
+		"page.css has the rule %q for any element")
 }
 
 // A comparison states its answer in the first line, on its page and in the page's title.
 func TestAnswer(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 7))
-	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift), synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)
+	a, b := synthetic.Sampled(rnd, 4000, 10, 1, 2000, synthetic.NoDrift),
+		synthetic.Sampled(rnd, 8000, 10, 1, 2000, synthetic.NoDrift)
 	a.Label, b.Label = "before", "after"
 	c := compare.Reports(a, b)
 	text, html := show(t, PrintComparison, c), show(t, comparisonPage, c)

@@ -39,7 +39,8 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 		}
 		last := &out[len(out)-1]
 		last.Histogram = latency.Merge(hs...)
-		if k := len(out) - 2; k >= 0 && !silence(out[k], *last) && out[k].run == last.run && 2*last.Count < out[k].Count {
+		if k := len(out) - 2; k >= 0 && !silence(out[k], *last) && out[k].run == last.run &&
+			2*last.Count < out[k].Count {
 			out[k].Histogram, out[k].end = latency.Merge(out[k].Histogram, last.Histogram), last.end
 			out = out[:k+1]
 		}
@@ -51,7 +52,8 @@ func timeline(r *report.Report, s *latency.Series, most int) []stretch {
 			flush()
 			continue
 		}
-		if len(hs) == each || len(hs) > 0 && (out[len(out)-1].run != run || float64(iv.Start)/1e9 > out[len(out)-1].end) {
+		if len(hs) == each || len(hs) > 0 && (out[len(out)-1].run != run ||
+			float64(iv.Start)/1e9 > out[len(out)-1].end) {
 			flush()
 		}
 		if len(hs) == 0 {
@@ -166,7 +168,8 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 	if len(all) < 2 {
 		return ""
 	}
-	p50, p99, top := curve{name: "p50", colour: 0}, curve{name: "p99", colour: 1}, curve{name: "max", colour: 2, class: "thin"}
+	p50, p99, top := curve{name: "p50", colour: 0}, curve{name: "p99", colour: 1},
+		curve{name: "max", colour: 2, class: "thin"}
 	lo, hi := math.Inf(1), 0.0
 	for i, st := range all {
 		for _, x := range []struct {
@@ -181,11 +184,13 @@ func timeFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 		}
 		if len(all) <= 80 {
 			at := (st.start + st.end) / 2
-			top.marks = append(top.marks, mark{at, float64(st.Max), fmt.Sprintf("max %s at %s", latency.FormatNS(float64(st.Max)), latency.FormatNS(1e9*at))})
+			top.marks = append(top.marks, mark{at, float64(st.Max),
+				fmt.Sprintf("max %s at %s", latency.FormatNS(float64(st.Max)), latency.FormatNS(1e9*at))})
 		}
 	}
 	f := figure{y: valueAxis(unit, lo, hi), x: secondsAxis(r, all), curves: []curve{top, p99, p50}}
-	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d stretches, between %s and %s.", len(all), latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Latency over time: median, p99 and maximum of %d stretches, between %s and %s.", len(all),
+		latency.FormatNS(lo), latency.FormatNS(hi))
 	for _, o := range outages(r, s) {
 		f.outages = append(f.outages, shade{o[0], o[1], noReplies(o[0], o[1])})
 		f.alt += " " + upperFirst(noReplies(o[0], o[1])) + "."
@@ -207,7 +212,8 @@ type causeStrip struct {
 	text string
 }
 
-// causeStrips are the kinds of causes that had a polling core for the longest, with the marks of when. more is how many others there are.
+// causeStrips are the kinds of causes that had a polling core for the longest, with the marks of when. more is how many
+// others there are.
 func causeStrips(r *report.Report) (out []causeStrip, more int) {
 	if r.Attribution == nil {
 		return nil, 0
@@ -274,7 +280,8 @@ func heatFigure(r *report.Report, s *latency.Series, unit string) template.HTML 
 		}
 		f.table += "\n"
 	}
-	f.alt = fmt.Sprintf("Heat map: how often each duration between %s and %s was seen over time.", latency.FormatNS(lo), latency.FormatNS(hi))
+	f.alt = fmt.Sprintf("Heat map: how often each duration between %s and %s was seen over time.", latency.FormatNS(lo),
+		latency.FormatNS(hi))
 	return f.svg()
 }
 
@@ -299,7 +306,8 @@ func stripFigure(st compare.Stat, sides []side, unit string) template.HTML {
 				at += 0.24 * (float64(k)/float64(len(sides)-1) - 0.5)
 			}
 			c.x, c.y = append(c.x, at), append(c.y, v)
-			c.marks = append(c.marks, mark{at, v, fmt.Sprintf("%s, run %d: %s %s", s.Name, i+1, st, latency.FormatNS(v))})
+			c.marks = append(c.marks, mark{at, v, fmt.Sprintf("%s, run %d: %s %s", s.Name, i+1, st,
+				latency.FormatNS(v))})
 			lo, hi, most = min(lo, v), max(hi, v), max(most, i+1)
 		}
 		f.curves = append(f.curves, c)
@@ -346,13 +354,15 @@ func shiftFigure(r compare.Row) template.HTML {
 		top = max(top, n)
 	}
 	c.x, c.y = append(c.x, hi), append(c.y, 0)
-	f := figure{curves: []curve{c}, x: axis{lo: lo, hi: hi, unit: "shift", title: "shift of " + r.Stat.String()}, y: axis{hi: top * 1.1, unit: "pairs", title: "differences"}}
+	f := figure{curves: []curve{c}, x: axis{lo: lo, hi: hi, unit: "shift", title: "shift of " + r.Stat.String()},
+		y: axis{hi: top * 1.1, unit: "pairs", title: "differences"}}
 	f.x.ticks = linearTicks(lo, hi, 6, latency.FormatSigned)
 	f.y.ticks = linearTicks(0, f.y.hi, 5, tickCount)
 	if bounded {
 		f.shades = []shade{{r.Lo, r.Hi, "interval: " + formatInterval(r, "%s to %s")}}
 	}
 	f.rules = []mark{{x: 0, text: "no difference"}}
-	f.alt = fmt.Sprintf("Histogram of %s of %s: the median, which is the shift, is %s.", sanitize.Count(len(r.Diffs), "difference"), r.Stat, latency.FormatSigned(r.Shift))
+	f.alt = fmt.Sprintf("Histogram of %s of %s: the median, which is the shift, is %s.",
+		sanitize.Count(len(r.Diffs), "difference"), r.Stat, latency.FormatSigned(r.Shift))
 	return f.svg()
 }

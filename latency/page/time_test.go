@@ -21,9 +21,11 @@ func cut() (*report.Report, *latency.Series) {
 	s := &latency.Series{Name: latency.MainSeries}
 	rep := &report.Report{Runs: []latency.Run{{Start: 0, End: 3e9}, {Start: 10e9, End: 12_010e6}}}
 	for _, at := range []int64{0, 1e9, 2e9, 10e9, 11e9} {
-		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 1e9, Histogram: latency.FromValues(many)})
+		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 1e9,
+			Histogram: latency.FromValues(many)})
 	}
-	s.Intervals = append(s.Intervals, latency.Interval{Start: 12e9, End: 12_010e6, Histogram: latency.FromValues([]int64{7})})
+	s.Intervals = append(s.Intervals, latency.Interval{Start: 12e9, End: 12_010e6,
+		Histogram: latency.FromValues([]int64{7})})
 	s.Sum()
 	rep.Series = []*latency.Series{s}
 	return rep, s
@@ -60,7 +62,8 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	same := func(v float64) float64 { return v }
-	if d := pathOf(curve{x: []float64{1, 2, 3, 4}, y: []float64{1, math.NaN(), 3, 4}}, same, same, false); d != "M1.00 1.00L3.00 1.00M3.00 3.00L4.00 4.00" {
+	if d := pathOf(curve{x: []float64{1, 2, 3, 4}, y: []float64{1, math.NaN(), 3, 4}}, same, same,
+		false); d != "M1.00 1.00L3.00 1.00M3.00 3.00L4.00 4.00" {
 		t.Error(d)
 	}
 }
@@ -78,8 +81,10 @@ func TestOutagesAreShownOverTime(t *testing.T) {
 	if a := secondsAxis(rep, timeline(rep, s, maxColumns)); a.lo != 0 || a.hi != 20 {
 		t.Errorf("the axis spans %v to %v, want 0 to 20", a.lo, a.hi)
 	}
-	check.Contains(t, show(t, Report, rep), "<title>no replies for 8.000 s, 12.00 s after the start</title>", "No replies for 1.000 s, 1.000 s after the start.")
-	if text := show(t, PrintReport, rep); !strings.HasPrefix(text, "the target stopped answering 12.00 s after the start") {
+	check.Contains(t, show(t, Report, rep), "<title>no replies for 8.000 s, 12.00 s after the start</title>",
+		"No replies for 1.000 s, 1.000 s after the start.")
+	if text := show(t, PrintReport, rep); !strings.HasPrefix(text,
+		"the target stopped answering 12.00 s after the start") {
 		t.Error(text)
 	}
 	svg := string(timeFigure(rep, s, "round trip"))
@@ -127,8 +132,10 @@ func TestNoOutageInACompleteRecording(t *testing.T) {
 
 // A file that has a summary only, or replies without times, does not show when a target stopped answering.
 func TestNoOutagesWithoutTimes(t *testing.T) {
-	r := &report.Report{Metric: report.RoundTrip, Counts: report.Counts{Sent: 50, Received: 50}, Foreign: &report.Foreign{Points: []latency.Percentile{{Quantile: 1, Value: 43000}}},
-		Runs: []latency.Run{{End: 1e9}}, Series: []*latency.Series{{Name: latency.MainSeries, Total: latency.FromValues([]int64{43000})}}}
+	r := &report.Report{Metric: report.RoundTrip, Counts: report.Counts{Sent: 50, Received: 50},
+		Foreign: &report.Foreign{Points: []latency.Percentile{{Quantile: 1, Value: 43000}}},
+		Runs:    []latency.Run{{End: 1e9}}, Series: []*latency.Series{
+			{Name: latency.MainSeries, Total: latency.FromValues([]int64{43000})}}}
 	if at, ok := stoppedAt(r); ok {
 		t.Errorf("the target stopped answering after %v s", at)
 	}

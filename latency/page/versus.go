@@ -13,8 +13,9 @@ import (
 
 // Versus is the comparison of two targets, in parts that may differ, such as protocols.
 type Versus struct {
-	A, B     string
-	OnlyICMP string // why only ICMP was compared, such as "10.0.0.2 does not echo UDP, its port 7 is closed"; empty if UDP was, too
+	A, B string
+	// why only ICMP was compared, such as "10.0.0.2 does not echo UDP, its port 7 is closed"; empty if UDP was, too
+	OnlyICMP string
 	Parts    []VersusPart
 }
 
@@ -37,7 +38,8 @@ func (p *VersusPart) rows() (all []compare.Row) {
 	return all
 }
 
-// Answer is the answer in one sentence, without a full stop: which target is better, by how much, whether that is sure, and whether it matters.
+// Answer is the answer in one sentence, without a full stop: which target is better, by how much, whether that is sure,
+// and whether it matters.
 func (v *Versus) Answer() string {
 	faster, slower := 0, 0
 	unseen, unknown := 0, 0

@@ -46,12 +46,15 @@ func TestVersusAnswer(t *testing.T) {
 		if _, h1, _ = strings.Cut(h1, "<h1>"); strings.ReplaceAll(h1, "\u00a0", " ") != upperFirst(v.Answer())+"." {
 			t.Errorf("%s: heading %q", c.name, h1)
 		}
-		check.Equal(t, strings.Count(page.String(), "<th scope=\"col\" class=\"verdict\">verdict</th>"), len(c.parts), "%d tables")
+		check.Equal(t, strings.Count(page.String(), "<th scope=\"col\" class=\"verdict\">verdict</th>"), len(c.parts),
+			"%d tables")
 	}
 	for _, c := range []struct {
 		least, most float64
 		want        string
-	}{{2.5, 2.5, ", and matters: it is 2.5 times the spread between runs"}, {0.2, 0.5, ", but less than the spread between runs (0.2 to 0.5 times)"}, {0.5, 3, ", and in part more than the spread between runs (0.5 to 3 times)"}, {1e9, 0, ""}} {
+	}{{2.5, 2.5, ", and matters: it is 2.5 times the spread between runs"},
+		{0.2, 0.5, ", but less than the spread between runs (0.2 to 0.5 times)"},
+		{0.5, 3, ", and in part more than the spread between runs (0.5 to 3 times)"}, {1e9, 0, ""}} {
 		check.Equal(t, matters(c.least, c.most), c.want, "%q")
 	}
 }

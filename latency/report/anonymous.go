@@ -10,19 +10,22 @@ import (
 
 // Anonymize removes from r everything that identifies the machine, and keeps everything that its numbers depend on. It
 // removes the host name, the kernel's command line, the kernel release after its version number, the tool's own command
-// line (it names hosts and folders), the names of threads that had the core, the interface's MAC address, and the folder of a
-// simulated device's socket. In the target, the label and all texts, MAC addresses and public IP addresses (see private) become "<mac>" and "<address>".
-// CPU, hypervisor, settings, interface name, counters, times and other names in a label are kept.
+// line (it names hosts and folders), the names of threads that had the core, the interface's MAC address, and the
+// folder of a simulated device's socket. In the target, the label and all texts, MAC addresses and public IP addresses
+// (see private) become "<mac>" and "<address>". CPU, hypervisor, settings, interface name, counters, times and other
+// names in a label are kept.
 func (r *Report) Anonymize() {
 	r.Anonymous = true
 	r.Args = nil
 	r.Label = Scrub(r.Label)
 	r.Traffic.Target = Scrub(r.Traffic.Target)
-	r.Warnings, r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Warnings), scrubAll(r.Notes), scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
+	r.Warnings, r.Notes, r.Clock.Notes, r.Device.Notes = scrubAll(r.Warnings), scrubAll(r.Notes),
+		scrubAll(r.Clock.Notes), scrubAll(r.Device.Notes)
 
 	r.STAMP = r.STAMP.anonymize()
 	if a := r.Attribution; a != nil {
-		a.Direction, a.FarLoop, a.How, a.Causes = Scrub(a.Direction), Scrub(a.FarLoop), Scrub(a.How), slices.Clone(a.Causes)
+		a.Direction, a.FarLoop, a.How, a.Causes = Scrub(a.Direction), Scrub(a.FarLoop), Scrub(a.How),
+			slices.Clone(a.Causes)
 		a.FarCauses = Scrub(a.FarCauses)
 		for i := range a.Causes {
 			c := &a.Causes[i]
@@ -99,7 +102,8 @@ func Scrub(s string) string {
 
 // documentation are the networks reserved for examples and benchmarks (RFC 5737, RFC 2544, RFC 3849).
 var documentation = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/32")}
+	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("2001:db8::/32")}
 
 // private reports whether an address is meaningless outside its network: RFC 1918, RFC 4193, loopback, link-local,
 // unspecified, and those of examples and benchmarks. An address derived from a MAC address (RFC 4291 appendix A) is not

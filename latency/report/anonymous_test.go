@@ -23,15 +23,20 @@ func telling(t *testing.T) *report.Report {
 	r.Traffic.Target = "[2a02:8071::7]:862"
 	r.Notes = []string{"answered by ready driver=afxdp device=enx0252624e4901 mac=02:52:62:4e:49:01 addresses=10.99.0.3/24,2a02:8071::9/64",
 		"no reply from 2a02:8071::8: 3 probes; the kernel reports: 8.8.4.4: unreachable"}
-	r.Host = host.Facts{Hostname: "jane-box", CPU: "AMD EPYC", Cores: 4, Core: 3, Kernel: "6.1.0-28-acme-amd64", Cmdline: "root=UUID=4e4901 isolcpus=3",
-		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning, What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Fix: "ask 8.8.4.4"}}}
-	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0", Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
+	r.Host = host.Facts{Hostname: "jane-box", CPU: "AMD EPYC", Cores: 4, Core: 3, Kernel: "6.1.0-28-acme-amd64",
+		Cmdline: "root=UUID=4e4901 isolcpus=3",
+		Findings: []host.Finding{{ID: "irqs", Severity: host.Warning,
+			What: "CPU 3 serves device interrupts: 31 (enx0252624e4901)", Fix: "ask 8.8.4.4"}}}
+	r.Device = report.Device{Driver: "mlx5", Device: "vfio-user:/home/jane/nic0",
+		Model: "ConnectX-4 (15b3:1013 rev 00)", MAC: "02:52:62:4e:49:01",
 		Backend: "sim", Notes: []string{"on vfio-user:/home/jane/nic0, group 02:52:62:4E:49:01"}}
-	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1, Answers: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
+	r.STAMP = &report.STAMP{TLVs: []report.TLV{{Name: "location", Answered: 1,
+		Answers: []string{"from MAC 02:52:62:4e:49:01", "to 8.8.4.4"}}}}
 	r.Attribution = &attribution.Result{Direction: "8.8.4.4 is not synchronised", Causes: []attribution.Count{
 		{Side: "this host", Text: "polling thread descheduled on cpu 3", Name: "janes-job", Probes: 3},
 		{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Probes: 1}},
-		Timeline: []attribution.Track{{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3", Name: "janes-job"}}}
+		Timeline: []attribution.Track{{Side: "this host", Text: "interrupts of enx0252624e4901 on cpu 3",
+			Name: "janes-job"}}}
 	return r
 }
 
@@ -78,11 +83,14 @@ func TestAnonymize(t *testing.T) {
 		t.Error("the page has a placeholder as an element")
 	}
 	back := must.Get(report.Read(dir))(t)
-	if !back.Anonymous || back.Host.Kernel != "6.1.0" || back.Host.CPU != "AMD EPYC" || back.Traffic.Target != "[<address>]:862" ||
-		back.Device.Device != "vfio-user:nic0" || back.Label != "target=<address>,source=<address>" || back.Main().Total.Count == 0 {
+	if !back.Anonymous || back.Host.Kernel != "6.1.0" || back.Host.CPU != "AMD EPYC" ||
+		back.Traffic.Target != "[<address>]:862" ||
+		back.Device.Device != "vfio-user:nic0" || back.Label != "target=<address>,source=<address>" ||
+		back.Main().Total.Count == 0 {
 		t.Errorf("%+v %+v %+v", back.Host, back.Traffic, back.Device)
 	}
-	if !strings.Contains(back.Notes[0], "10.99.0.3/24,<address>/64") || !strings.Contains(back.Notes[1], "<address>: 3 probes") {
+	if !strings.Contains(back.Notes[0], "10.99.0.3/24,<address>/64") ||
+		!strings.Contains(back.Notes[1], "<address>: 3 probes") {
 		t.Errorf("notes %q", back.Notes)
 	}
 	again := *back
@@ -110,7 +118,8 @@ func TestScrub(t *testing.T) {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{"6.18.44": "6.18.44", "6.1.0-28-amd64": "6.1.0", "5.15.0+": "5.15.0", "6.-x": "6", "": "", "mainline": ""} {
+	for in, want := range map[string]string{"6.18.44": "6.18.44", "6.1.0-28-amd64": "6.1.0", "5.15.0+": "5.15.0",
+		"6.-x": "6", "": "", "mainline": ""} {
 		if got := report.KernelVersion(in); got != want {
 			t.Errorf("kernel %q became %q, want %q", in, got, want)
 		}

@@ -29,7 +29,8 @@ func (r *Report) check() error {
 	}
 	for i, run := range r.Runs {
 		if run.End < run.Start || i > 0 && run.Start < r.Runs[i-1].End {
-			return fmt.Errorf("runs[%d]: from %d to %d ns: want a start, an end after it, and the runs in their order", i, run.Start, run.End)
+			return fmt.Errorf("runs[%d]: from %d to %d ns: want a start, an end after it, and the runs in their order",
+				i, run.Start, run.End)
 		}
 	}
 	if len(r.Series) > maxSeries {
@@ -88,13 +89,16 @@ func ordered(m *latency.Summary) error {
 		name  string
 		value int64
 	}
-	all := []number{{"min_ns", m.Min}, {"p50_ns", m.P50}, {"p90_ns", m.P90}, {"p99_ns", m.P99}, {"p99.9_ns", m.P999}, {"p99.99_ns", m.P9999}, {"max_ns", m.Max}}
+	all := []number{{"min_ns", m.Min}, {"p50_ns", m.P50}, {"p90_ns", m.P90}, {"p99_ns", m.P99}, {"p99.9_ns", m.P999},
+		{"p99.99_ns", m.P9999}, {"max_ns", m.Max}}
 	for i, n := range all[1:] {
 		if before := all[i]; n.value < before.value {
-			return fmt.Errorf("%s %d is above %s %d: want min <= p50 <= p90 <= ... <= max", before.name, before.value, n.name, n.value)
+			return fmt.Errorf("%s %d is above %s %d: want min <= p50 <= p90 <= ... <= max", before.name, before.value,
+				n.name, n.value)
 		}
 	}
-	if slack := 1e-9 * float64(m.Max); m.Mean < float64(m.Min)-slack || m.Mean > float64(m.Max)+slack { // tolerance for rounding
+	// tolerance for rounding
+	if slack := 1e-9 * float64(m.Max); m.Mean < float64(m.Min)-slack || m.Mean > float64(m.Max)+slack {
 		return fmt.Errorf("mean_ns %v is not between min_ns %d and max_ns %d", m.Mean, m.Min, m.Max)
 	}
 	return nil
@@ -141,7 +145,8 @@ func checkAll(v reflect.Value) error {
 			if t, ok := v.Field(i).Interface().(attribution.Times); ok {
 				for k, n := range t {
 					if n < attribution.NotKnown || n > maxTime {
-						return fmt.Errorf("%s[%d]: %d: want 0 to %d, or %d for unknown", name, k, n, int64(maxTime), attribution.NotKnown)
+						return fmt.Errorf("%s[%d]: %d: want 0 to %d, or %d for unknown", name, k, n, int64(maxTime),
+							attribution.NotKnown)
 					}
 				}
 				continue

@@ -43,7 +43,8 @@ func (f *Foreign) Lines() []string {
 		out = append(out, "runs: "+f.Runs)
 	}
 	if f.Beyond > 0 {
-		out = append(out, latency.FormatCount(f.Beyond)+" samples or more are above the tool's histogram: percentiles among them are unknown")
+		out = append(out, latency.FormatCount(f.Beyond)+
+			" samples or more are above the tool's histogram: percentiles among them are unknown")
 	}
 	return append(out, f.Limits...)
 }

@@ -58,7 +58,8 @@ func (r *Report) writeGaps(w io.Writer) error {
 				name = "another thread"
 			}
 		}
-		if err := c.Write([]string{strconv.Itoa(g.Core), strconv.FormatInt(g.Start, 10), strconv.FormatInt(g.Duration, 10), text, name, weak}); err != nil {
+		if err := c.Write([]string{strconv.Itoa(g.Core), strconv.FormatInt(g.Start, 10),
+			strconv.FormatInt(g.Duration, 10), text, name, weak}); err != nil {
 			return err
 		}
 	}
@@ -110,7 +111,8 @@ func (r *Report) ReadGaps() error {
 			return fmt.Errorf("%s:%d: %w gaps: %w", path, line, ErrFormat, err)
 		}
 		if start < 0 || start > maxNanos || took < 0 || took > maxTime {
-			return fmt.Errorf("%s:%d: %w gaps: a start of %d and a duration of %d ns", path, line, ErrFormat, start, took)
+			return fmt.Errorf("%s:%d: %w gaps: a start of %d and a duration of %d ns", path, line, ErrFormat, start,
+				took)
 		}
 		if len(r.Gaps.All) == maxGaps {
 			return fmt.Errorf("%s:%d: %w gaps: more than %d", path, line, ErrFormat, maxGaps)

@@ -11,10 +11,12 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// A responder's gaps and causes survive writing and reading. An anonymous report does not name threads, also if it became one later.
+// A responder's gaps and causes survive writing and reading. An anonymous report does not name threads, also if it
+// became one later.
 func TestGapsFile(t *testing.T) {
 	page := func(io.Writer, *report.Report) error { return nil }
-	all := []report.Gap{{Core: 1, Start: 1e18, Duration: 12_000}, {Core: 1, Start: 1e18 + 5, Duration: 9_000, Text: "polling thread descheduled on cpu 1", Name: "a,\"b\""},
+	all := []report.Gap{{Core: 1, Start: 1e18, Duration: 12_000},
+		{Core: 1, Start: 1e18 + 5, Duration: 9_000, Text: "polling thread descheduled on cpu 1", Name: "a,\"b\""},
 		{Core: -1, Start: 1e18 + 7, Text: "pause of Go's runtime", Weak: true}}
 	r := report.New("responder", report.Turnaround)
 	r.Gaps = &report.Gaps{From: 5000, How: "the kernel's tracepoints", All: all}

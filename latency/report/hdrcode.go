@@ -14,8 +14,9 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 )
 
-// The cookies of HdrHistogram's binary encodings, without the word size in bits 4 to 7. hdrhistogram-go decodes V2 only, and fills an
-// array of all counters for each histogram, which takes most of the time to read a log of short intervals.
+// The cookies of HdrHistogram's binary encodings, without the word size in bits 4 to 7. hdrhistogram-go decodes V2
+// only, and fills an array of all counters for each histogram, which takes most of the time to read a log of short
+// intervals.
 const (
 	cookieV0, cookieV0Compressed = 0x1c849308, 0x1c849309
 	cookieV1, cookieV1Compressed = 0x1c849301, 0x1c849302
@@ -35,9 +36,10 @@ type hdrDecoder struct {
 	bucket []latency.Bucket
 }
 
-// decode decodes a base64 histogram of the encodings V0, V1 and V2. It also returns the cost of the histogram in memory and time, in
-// counters: a line of a hundred bytes can contain thirty thousand counters of 1, and a file of such lines would exhaust
-// any memory. Measured data has less than one counter per byte; empty counters only cost the time to scan them.
+// decode decodes a base64 histogram of the encodings V0, V1 and V2. It also returns the cost of the histogram in memory
+// and time, in counters: a line of a hundred bytes can contain thirty thousand counters of 1, and a file of such lines
+// would exhaust any memory. Measured data has less than one counter per byte; empty counters only cost the time to scan
+// them.
 func (d *hdrDecoder) decode(text string) (*latency.Histogram, int64, error) {
 	var err error
 	if d.code, err = base64.StdEncoding.AppendDecode(d.code[:0], []byte(text)); err != nil {
@@ -103,12 +105,13 @@ func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, int64, error) {
 		if n := be.Uint32(b[4:]); int64(n) != int64(len(b)-40) {
 			return nil, 0, fmt.Errorf("its counters take %d bytes, its header says %d", len(b)-40, n)
 		}
-		// Bytes 8 to 11 and 32 to 39 shift and scale the counters of a DoubleHistogram. hdr-histogram-js writes other values there, which
-		// mean nothing.
+		// Bytes 8 to 11 and 32 to 39 shift and scale the counters of a DoubleHistogram. hdr-histogram-js writes other
+		// values there, which mean nothing.
 		digits, lowest, highest = be.Uint32(b[12:]), int64(be.Uint64(b[16:])), int64(be.Uint64(b[24:]))
 		b = b[40:]
 	default:
-		return nil, 0, fmt.Errorf("no HdrHistogram of encoding V0, V1 or V2 (cookie %#x, %d bytes)", be.Uint32(b), len(b))
+		return nil, 0, fmt.Errorf("no HdrHistogram of encoding V0, V1 or V2 (cookie %#x, %d bytes)", be.Uint32(b),
+			len(b))
 	}
 	if kind == cookieV2 {
 		word = 0
@@ -164,12 +167,14 @@ type layout struct {
 
 func geometry(digits uint32, lowest, highest int64) (layout, error) {
 	if digits > 5 || lowest < 1 || highest < 2 || lowest > highest/2 {
-		return layout{}, fmt.Errorf("%d digits for values from %d to %d: no histogram has this range", digits, lowest, highest)
+		return layout{}, fmt.Errorf("%d digits for values from %d to %d: no histogram has this range", digits, lowest,
+			highest)
 	}
 	g := layout{unit: bits.Len64(uint64(lowest)) - 1, half: bits.Len64(uint64(2*math.Pow10(int(digits)))-1) - 1}
 	buckets := max(bits.Len64(uint64(highest))-g.unit-g.half, 1) // the first one has both halves of its steps
 	if g.length = (buckets + 1) << g.half; g.length > maxCounters || g.unit+g.half+buckets > 63 {
-		return layout{}, fmt.Errorf("%d counters: want at most %d, by fewer digits or a lower highest value", g.length, maxCounters)
+		return layout{}, fmt.Errorf("%d counters: want at most %d, by fewer digits or a lower highest value", g.length,
+			maxCounters)
 	}
 	return g, nil
 }

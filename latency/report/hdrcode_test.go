@@ -20,8 +20,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// encodeOld encodes counters with three digits from 1 to an hour as versions 0 and 1 of the encoding do: the header of V0 has 32 bytes and
-// the total count, that of V1 40 bytes with the length of the counters. Each counter takes word bytes.
+// encodeOld encodes counters with three digits from 1 to an hour as versions 0 and 1 of the encoding do: the header of
+// V0 has 32 bytes and the total count, that of V1 40 bytes with the length of the counters. Each counter takes word
+// bytes.
 func encodeOld(t *testing.T, version, word int, counts []int64) string {
 	t.Helper()
 	var in, out bytes.Buffer
@@ -34,7 +35,8 @@ func encodeOld(t *testing.T, version, word int, counts []int64) string {
 	if version == 0 {
 		put(&in, mark|size, uint32(3), int64(1), int64(3_600_000_000_000), int64(len(counts)))
 	} else {
-		put(&in, mark|size, uint32(word*len(counts)), uint32(0), uint32(3), int64(1), int64(3_600_000_000_000), float64(1))
+		put(&in, mark|size, uint32(word*len(counts)), uint32(0), uint32(3), int64(1), int64(3_600_000_000_000),
+			float64(1))
 	}
 	for _, n := range counts {
 		put(&in, map[int]any{2: uint16(n), 4: uint32(n), 8: uint64(n)}[word])
@@ -56,11 +58,13 @@ func foreign(text string) (*report.Hlog, error) {
 func TestOldEncodings(t *testing.T) {
 	counts := make([]int64, 5000)
 	counts[7], counts[2047], counts[2048], counts[4097] = 2, 1, 300, 5
-	want := latency.FromCounts([]int64{7, 2047, 2048, 8207}, []int64{2, 1, 300, 5}) // from 8192 on, the steps have a width of 8
+	// from 8192 on, the steps have a width of 8
+	want := latency.FromCounts([]int64{7, 2047, 2048, 8207}, []int64{2, 1, 300, 5})
 	for _, c := range [][2]int{{0, 8}, {0, 2}, {1, 2}, {1, 4}, {1, 8}} {
 		l := must.Get(foreign(logHead + "0.5,1.0,0.008," + encodeOld(t, c[0], c[1], counts) + "\n"))(t)
 		got := l.Series[0].Intervals[0]
-		if got.Count != 308 || got.Quantile(0.5) != want.Quantile(0.5) || got.Min != 7 || got.Max != 8207 || got.CountAbove(2048) != 5 || got.Start != 5e8 {
+		if got.Count != 308 || got.Quantile(0.5) != want.Quantile(0.5) || got.Min != 7 || got.Max != 8207 ||
+			got.CountAbove(2048) != 5 || got.Start != 5e8 {
 			t.Errorf("V%d with %d bytes: %+v, want %+v", c[0], c[1], got.Histogram, want)
 		}
 	}
@@ -81,7 +85,8 @@ func TestDecodesAsLibrary(t *testing.T) {
 			for _, b := range h.Distribution() {
 				buckets = append(buckets, latency.Bucket{Low: b.From, High: b.To, Count: b.Count})
 			}
-			if got, want := fmt.Sprintf("%+v", *l.Series[0].Intervals[0].Histogram), fmt.Sprintf("%+v", *latency.FromBuckets(buckets)); got != want {
+			if got, want := fmt.Sprintf("%+v", *l.Series[0].Intervals[0].Histogram),
+				fmt.Sprintf("%+v", *latency.FromBuckets(buckets)); got != want {
 				t.Errorf("%d digits from %d: %.300s, want %.300s", digits, lowest, got, want)
 			}
 		}
@@ -128,7 +133,8 @@ func TestForeignLogs(t *testing.T) {
 		for _, s := range l.Series {
 			tags, n = append(tags, s.Name), n+len(s.Intervals)
 		}
-		if strings.Join(tags, "|") != c.tags || n != c.intervals || len(l.Restarts) != c.restarts || !strings.Contains(l.Cut, c.cut) || c.cut == "" && l.Cut != "" {
+		if strings.Join(tags, "|") != c.tags || n != c.intervals || len(l.Restarts) != c.restarts ||
+			!strings.Contains(l.Cut, c.cut) || c.cut == "" && l.Cut != "" {
 			t.Errorf("%s: tags %q, %d intervals, restarts %v, cut %q", c.name, tags, n, l.Restarts, l.Cut)
 		}
 		if c.restarts > 0 && l.Series[0].Intervals[2].Start != 100e9 {
@@ -139,13 +145,14 @@ func TestForeignLogs(t *testing.T) {
 	check.Fails(t, "a restart in our own log", err, report.ErrFormat, "own.hlog:5: malformed log: a second StartTime")
 }
 
-// The memory to decode an interval is kept for the next one: reading takes a time that depends on the counters that are not empty, not on
-// the range of the histogram.
+// The memory to decode an interval is kept for the next one: reading takes a time that depends on the counters that are
+// not empty, not on the range of the histogram.
 func TestLogsAllocateLittle(t *testing.T) {
 	var b bytes.Buffer
 	report.WriteHlogHead(&b, time.Unix(1e9, 0))
 	for i := range int64(500) {
-		must.OK(t, report.WriteHlogLine(&b, latency.MainSeries, latency.Interval{Start: i * 1e9, End: (i + 1) * 1e9, Histogram: latency.FromValues([]int64{4000, 12_345})}))
+		must.OK(t, report.WriteHlogLine(&b, latency.MainSeries,
+			latency.Interval{Start: i * 1e9, End: (i + 1) * 1e9, Histogram: latency.FromValues([]int64{4000, 12_345})}))
 	}
 	read := func(n int) float64 {
 		text := b.Bytes()
@@ -175,7 +182,8 @@ func FuzzForeignHlog(f *testing.F) {
 		}
 		for _, s := range l.Series {
 			for i, iv := range s.Intervals {
-				if iv.Count < 0 || iv.Min > iv.Max || iv.End < iv.Start || i > 0 && iv.Start < s.Intervals[i-1].Start-2e6 {
+				if iv.Count < 0 || iv.Min > iv.Max || iv.End < iv.Start || i > 0 &&
+					iv.Start < s.Intervals[i-1].Start-2e6 {
 					t.Errorf("interval %d of %q: %+v", i, s.Name, iv)
 				}
 			}

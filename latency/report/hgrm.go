@@ -74,7 +74,8 @@ func ReadHgrm(r io.Reader, name string, unit float64) ([]latency.Percentile, err
 			return nil, bad("a number is out of range")
 		}
 		p := latency.Percentile{Quantile: q, Value: int64(math.Round(v * unit)), Count: n}
-		if k := len(out); k > 0 && (p.Quantile < out[k-1].Quantile || p.Value < out[k-1].Value || p.Count < out[k-1].Count) {
+		if k := len(out); k > 0 && (p.Quantile < out[k-1].Quantile || p.Value < out[k-1].Value ||
+			p.Count < out[k-1].Count) {
 			return nil, bad("smaller than the line before")
 		}
 		out = append(out, p)

@@ -35,9 +35,10 @@ func WriteHlog(w io.Writer, start time.Time, series []*latency.Series) error {
 // WriteHlogHead writes the first lines of a log. WriteHlogLine writes one interval of a series, relative to start.
 func WriteHlogHead(w io.Writer, start time.Time) error {
 	seconds := float64(start.UnixMilli()) / 1e3
-	_, err := fmt.Fprintf(w, "#[Histogram log format version 1.3]\n#[StartTime: %.3f (seconds since epoch), %s]\n#[BaseTime: %.3f (seconds since epoch)]\n"+
-		"#[Values are in nanoseconds, Interval_Max in milliseconds]\n"+
-		"\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
+	_, err := fmt.Fprintf(w,
+		"#[Histogram log format version 1.3]\n#[StartTime: %.3f (seconds since epoch), %s]\n#[BaseTime: %.3f (seconds since epoch)]\n"+
+			"#[Values are in nanoseconds, Interval_Max in milliseconds]\n"+
+			"\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
 		seconds, start.UTC().Format("2006-01-02T15:04:05.000Z"), seconds)
 	return err
 }
@@ -55,7 +56,8 @@ func WriteHlogLine(w io.Writer, name string, iv latency.Interval) error {
 	if err != nil {
 		return fmt.Errorf("series %s: %w", name, err)
 	}
-	_, err = fmt.Fprintf(w, "%s%.6f,%.6f,%.6f,%s\n", tag, float64(iv.Start)/1e9, float64(iv.End-iv.Start)/1e9, float64(iv.Max)/1e6, code)
+	_, err = fmt.Fprintf(w, "%s%.6f,%.6f,%.6f,%s\n", tag, float64(iv.Start)/1e9, float64(iv.End-iv.Start)/1e9,
+		float64(iv.Max)/1e6, code)
 	return err
 }
 
@@ -64,8 +66,9 @@ var tagPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // maxLine bounds a line of a log. The largest histogram that this package writes takes under 400 kB.
 const maxLine = 4 << 20
 
-// ReadHlog reads an HdrHistogram log of format 1.x that WriteHlog wrote. Lines without a tag become the main series. Relative and
-// absolute timestamps are both made relative to the StartTime line. name is for errors, which give the line.
+// ReadHlog reads an HdrHistogram log of format 1.x that WriteHlog wrote. Lines without a tag become the main series.
+// Relative and absolute timestamps are both made relative to the StartTime line. name is for errors, which give the
+// line.
 func ReadHlog(r io.Reader, name string) (time.Time, []*latency.Series, error) {
 	l, err := readHlog(r, name, false)
 	if err != nil {
@@ -82,14 +85,16 @@ type Hlog struct {
 	Cut      string // what is wrong with the last line, which was cut off; empty if it is complete
 }
 
-// Restart is a further StartTime line. The intervals after it have their own origin of time, and none of them overlaps those before.
+// Restart is a further StartTime line. The intervals after it have their own origin of time, and none of them overlaps
+// those before.
 type Restart struct {
 	Line int
 	At   int64 // ns since the log's Start
 }
 
-// ReadForeignHlog reads an HdrHistogram log of another program: with any tags, with histograms of the encodings V0 to V2, with several
-// starts, and up to the end of its last complete line. Intervals of one tag that overlap belong to several measurements, which is an error.
+// ReadForeignHlog reads an HdrHistogram log of another program: with any tags, with histograms of the encodings V0 to
+// V2, with several starts, and up to the end of its last complete line. Intervals of one tag that overlap belong to
+// several measurements, which is an error.
 func ReadForeignHlog(r io.Reader, name string) (*Hlog, error) {
 	l, err := readHlog(r, name, true)
 	if err != nil {
@@ -226,7 +231,8 @@ func (l *hlog) interval(text string) error {
 	}
 	f := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\r' })
 	if t, ok := strings.CutPrefix(text, "Tag="); ok {
-		if tag = strings.TrimPrefix(f[0], "Tag="); !strings.HasPrefix(t, tag) || tag == "" || !l.foreign && !tagPattern.MatchString(tag) {
+		if tag = strings.TrimPrefix(f[0], "Tag="); !strings.HasPrefix(t, tag) || tag == "" || !l.foreign &&
+			!tagPattern.MatchString(tag) {
 			return fmt.Errorf("tag %q", tag)
 		}
 		f = f[1:]
@@ -255,7 +261,8 @@ func (l *hlog) interval(text string) error {
 	if h.Count > maxCount-ser.counted {
 		return fmt.Errorf("counts of series %s add up to more than %d", tag, int64(maxCount))
 	}
-	h.RefineMax(int64(math.Round(num[2] * 1e6))) // exact if the writer's Interval_Max has milliseconds with nanosecond precision
+	// exact if the writer's Interval_Max has milliseconds with nanosecond precision
+	h.RefineMax(int64(math.Round(num[2] * 1e6)))
 	at := num[0]
 	if !l.haveBase && l.start != 0 && at > l.start-365*86400 || l.haveBase && l.base != l.start {
 		at += l.base - l.start // absolute timestamps, or relative to another time
@@ -282,7 +289,8 @@ func (l *hlog) interval(text string) error {
 	return nil
 }
 
-// inOrder returns an error for an interval that overlaps an earlier one of the same tag, or one before the last restart.
+// inOrder returns an error for an interval that overlaps an earlier one of the same tag, or one before the last
+// restart.
 func (l *hlog) inOrder(ser *ofTag, iv latency.Interval) error {
 	const rounding = 2e6 // ns, of the times in a log
 	if n := len(l.restarts); n > 0 && float64(iv.Start) < l.before*1e9-rounding {

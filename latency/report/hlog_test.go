@@ -129,8 +129,10 @@ func TestHlogByIndependentReader(t *testing.T) {
 		for _, iv := range s.Intervals {
 			l := got[i]
 			i++
-			if l.tag != tag || math.Abs(l.start-float64(iv.Start)/1e9) > 1e-6 || math.Abs(l.length-float64(iv.End-iv.Start)/1e9) > 1e-6 || int64(math.Round(l.max*1e6)) != iv.Max {
-				t.Errorf("line %d: %q %v %v %v, want %q %d %d max %d", i, l.tag, l.start, l.length, l.max, tag, iv.Start, iv.End-iv.Start, iv.Max)
+			if l.tag != tag || math.Abs(l.start-float64(iv.Start)/1e9) > 1e-6 ||
+				math.Abs(l.length-float64(iv.End-iv.Start)/1e9) > 1e-6 || int64(math.Round(l.max*1e6)) != iv.Max {
+				t.Errorf("line %d: %q %v %v %v, want %q %d %d max %d", i, l.tag, l.start, l.length, l.max, tag,
+					iv.Start, iv.End-iv.Start, iv.Max)
 			}
 			n := 0
 			for bucket := range iv.Buckets {
@@ -187,13 +189,15 @@ console.log(JSON.stringify(out));`
 		for _, x := range []struct {
 			what      string
 			got, want int64
-		}{{"p50", g.P50, h.Quantile(0.5)}, {"p99", g.P99, h.Quantile(0.99)}, {"p99.9", g.P999, h.Quantile(0.999)}, {"max", g.Max, h.Max}, {"min", g.Min, h.Min}} {
+		}{{"p50", g.P50, h.Quantile(0.5)}, {"p99", g.P99, h.Quantile(0.99)}, {"p99.9", g.P999, h.Quantile(0.999)},
+			{"max", g.Max, h.Max}, {"min", g.Min, h.Min}} {
 			if !sameBucket(x.got, x.want) {
 				t.Errorf("%s: JavaScript has %s = %d, we %d", s.Name, x.what, x.got, x.want)
 			}
 		}
 		if g.Count != h.Count || int(g.N) != len(s.Intervals) || math.Abs(g.Mean/h.Mean()-1) > 0.001 {
-			t.Errorf("%s: JavaScript has %d values in %d intervals, mean %v; we %d, %d, %v", s.Name, g.Count, g.N, g.Mean, h.Count, len(s.Intervals), h.Mean())
+			t.Errorf("%s: JavaScript has %d values in %d intervals, mean %v; we %d, %d, %v", s.Name, g.Count, g.N,
+				g.Mean, h.Count, len(s.Intervals), h.Mean())
 		}
 		if want := float64(rep.Start.UnixMilli()) + float64(s.Intervals[0].Start)/1e6; math.Abs(g.First-want) > 2 {
 			t.Errorf("%s: JavaScript starts at %v, we at %v", s.Name, g.First, want)
@@ -212,11 +216,14 @@ func TestHlogRoundTrip(t *testing.T) {
 	}
 	for i, s := range series {
 		w := rep.Series[i]
-		if s.Name != w.Name || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max || len(s.Intervals) != len(w.Intervals) {
-			t.Errorf("series %s: %d values, max %d; want %s: %d, %d", s.Name, s.Total.Count, s.Total.Max, w.Name, w.Total.Count, w.Total.Max)
+		if s.Name != w.Name || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max ||
+			len(s.Intervals) != len(w.Intervals) {
+			t.Errorf("series %s: %d values, max %d; want %s: %d, %d", s.Name, s.Total.Count, s.Total.Max, w.Name,
+				w.Total.Count, w.Total.Max)
 		}
 		for k, iv := range s.Intervals {
-			if iv.Count != w.Intervals[k].Count || iv.Quantile(0.99) != w.Intervals[k].Quantile(0.99) || iv.Start/1000 != w.Intervals[k].Start/1000 {
+			if iv.Count != w.Intervals[k].Count || iv.Quantile(0.99) != w.Intervals[k].Quantile(0.99) ||
+				iv.Start/1000 != w.Intervals[k].Start/1000 {
 				t.Errorf("series %s, interval %d differs", s.Name, k)
 			}
 		}
@@ -261,10 +268,12 @@ func TestHgrm(t *testing.T) {
 	must.OK(t, report.WriteHgrm(&b, h))
 	text := b.String()
 	lines := strings.Split(text, "\n")
-	if f := strings.Fields(lines[0]); strings.Join(f, " ") != "Value Percentile TotalCount 1/(1-Percentile)" || lines[1] != "" {
+	if f := strings.Fields(lines[0]); strings.Join(f, " ") != "Value Percentile TotalCount 1/(1-Percentile)" ||
+		lines[1] != "" {
 		t.Errorf("header %q, %q", lines[0], lines[1])
 	}
-	if !strings.Contains(text, "#[Unit    = microseconds]") || !strings.Contains(text, fmt.Sprintf("Total count    = %12d]", h.Count)) {
+	if !strings.Contains(text, "#[Unit    = microseconds]") ||
+		!strings.Contains(text, fmt.Sprintf("Total count    = %12d]", h.Count)) {
 		t.Errorf("footer is incomplete:\n%s", text[len(text)-300:])
 	}
 	rows, last := 0, 0.0
@@ -302,7 +311,8 @@ func TestHgrm(t *testing.T) {
 		t.Errorf("read back: %d points, %v", len(points), err)
 	}
 	for cut := strings.Index(text, "0.1") - 20; cut < strings.Index(text, " 1.000000000000"); cut += 7 {
-		if _, err := report.ReadHgrm(strings.NewReader(text[:cut]), "x.hgrm", 1000); !errors.Is(err, report.ErrFormat) || !strings.HasPrefix(err.Error(), "x.hgrm:") {
+		if _, err := report.ReadHgrm(strings.NewReader(text[:cut]), "x.hgrm", 1000); !errors.Is(err,
+			report.ErrFormat) || !strings.HasPrefix(err.Error(), "x.hgrm:") {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
 	}

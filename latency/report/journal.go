@@ -28,13 +28,15 @@ func (r *Report) UnfinishedText() string {
 	if u == nil {
 		return ""
 	}
-	text := fmt.Sprintf("unfinished: %s of %s planned runs were measured", latency.FormatCount(len(r.Runs)), latency.FormatCount(u.Runs))
+	text := fmt.Sprintf("unfinished: %s of %s planned runs were measured", latency.FormatCount(len(r.Runs)),
+		latency.FormatCount(u.Runs))
 	if u.Run > 0 {
 		measured := int64(0)
 		for _, run := range r.Runs {
 			measured += run.End - run.Start
 		}
-		text += fmt.Sprintf(" (%s of %s)", latency.FormatNS(float64(measured)), latency.FormatNS(float64(u.Runs)*float64(u.Run)))
+		text += fmt.Sprintf(" (%s of %s)", latency.FormatNS(float64(measured)),
+			latency.FormatNS(float64(u.Runs)*float64(u.Run)))
 	}
 	return text + "; the " + r.Tool + " is still measuring, or was ended before it wrote the whole report"
 }
@@ -167,7 +169,8 @@ func (r *Report) loadParts(path string) error {
 			r.Schedule.Places = append(r.Schedule.Places, *p.Place)
 		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // a line that is too long is not part of a complete part
+	// a line that is too long is not part of a complete part
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if err := r.check(); err != nil {

@@ -25,9 +25,11 @@ func parts(n int) []report.Part {
 		var series []*latency.Series
 		for k, name := range []string{latency.MainSeries, latency.UncorrectedSeries} {
 			h := latency.FromValues([]int64{4000 + int64(i), 5000 + int64(k), 90_000})
-			series = append(series, &latency.Series{Name: name, Intervals: []latency.Interval{{Start: run.Start, End: run.End, Histogram: h}}})
+			series = append(series, &latency.Series{Name: name,
+				Intervals: []latency.Interval{{Start: run.Start, End: run.End, Histogram: h}}})
 		}
-		out = append(out, report.Part{Run: run, Place: &i, Series: series, Counts: report.Counts{Sent: 4 * int64(i+1), Received: 3 * int64(i+1), Lost: int64(i + 1)}})
+		out = append(out, report.Part{Run: run, Place: &i, Series: series,
+			Counts: report.Counts{Sent: 4 * int64(i+1), Received: 3 * int64(i+1), Lost: int64(i + 1)}})
 	}
 	return out
 }
@@ -59,7 +61,9 @@ func TestJournal(t *testing.T) {
 	}
 	must.Equal(t, len(sizes)-1, 4, "%d parts in the log")
 	for cut := range len(whole) + 1 {
-		if cut%61 != 0 && !slices.ContainsFunc(sizes, func(n int64) bool { return max(n-int64(cut), int64(cut)-n) < 3 }) {
+		if cut%61 != 0 && !slices.ContainsFunc(sizes, func(n int64) bool {
+			return max(n-int64(cut), int64(cut)-n) < 3
+		}) {
 			continue
 		}
 		must.OK(t, os.WriteFile(log, whole[:cut], 0o644))
@@ -75,10 +79,13 @@ func TestJournal(t *testing.T) {
 		if n > 0 {
 			want = all[n-1].Counts
 		}
-		if len(rep.Runs) != n || rep.Counts != want || len(rep.Schedule.Places) != n || n > 0 && rep.Main().Total.Count != want.Received {
-			t.Fatalf("cut at %d of %d: %d runs, %+v, want those of %d parts", cut, len(whole), len(rep.Runs), rep.Counts, n)
+		if len(rep.Runs) != n || rep.Counts != want || len(rep.Schedule.Places) != n || n > 0 &&
+			rep.Main().Total.Count != want.Received {
+			t.Fatalf("cut at %d of %d: %d runs, %+v, want those of %d parts", cut, len(whole), len(rep.Runs),
+				rep.Counts, n)
 		}
-		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(), "unfinished: 4 of 7 planned runs were measured (4.000 s of 7.000 s)")) {
+		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(),
+			"unfinished: 4 of 7 planned runs were measured (4.000 s of 7.000 s)")) {
 			t.Errorf("%d series, %q", len(rep.Series), rep.UnfinishedText())
 		}
 	}
@@ -106,7 +113,8 @@ func TestJournalFullDisk(t *testing.T) {
 		t.Fatalf("after %d parts: %v", n, err)
 	}
 	rep, err := report.Read(dir)
-	if err != nil || len(rep.Runs) != n || rep.Counts != all[n-1].Counts || rep.Main().Total.Count != rep.Counts.Received {
+	if err != nil || len(rep.Runs) != n || rep.Counts != all[n-1].Counts ||
+		rep.Main().Total.Count != rep.Counts.Received {
 		t.Errorf("%d runs, want %d: %v", len(rep.Runs), n, err)
 	}
 }

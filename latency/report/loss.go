@@ -16,7 +16,8 @@ const (
 	DroppedHere  Place = "dropped here"  // a reply, by this host's receive ring, NIC or kernel
 	RefusedThere Place = "refused there" // by the target, which received the probe and did not answer it
 	DroppedThere Place = "dropped there" // by the target's NIC, ring or kernel
-	// Unknown is a reply that this host's kernel rejected before the bench could see whose it was: it may have been ours.
+	// Unknown is a reply that this host's kernel rejected before the bench could see whose it was: it may have been
+	// ours.
 	Unknown Place = "unknown"
 )
 
@@ -51,7 +52,9 @@ type Unanswered struct {
 	Measured int64 // probes that were sent and got no reply, not even a late or corrupt one
 	Warmup   int64 // the same for warm-up probes, which are not measured but appear in the counters
 	Copies   bool  // duplicate replies were seen: a dropped frame may be a copy of a reply that arrived
-	Forward  int64 // of Measured, the probes that a stateful STAMP reflector did not receive: replies to them cannot have been dropped here
+	// of Measured, the probes that a stateful STAMP reflector did not receive: replies to them cannot have been dropped
+	// here
+	Forward int64
 }
 
 // Locate divides the probes without a reply into those lost between the hosts and those that counters report as dropped
@@ -110,16 +113,20 @@ func (c *Counts) fields(p Place) (n, uncertain *int64) {
 
 // Add adds the counts of other probes. The directions of loss of the sum are unknown.
 func (c *Counts) Add(o *Counts) {
-	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost, c.LostUncertain+o.LostUncertain
+	c.Sent, c.Received, c.Lost, c.LostUncertain = c.Sent+o.Sent, c.Received+o.Received, c.Lost+o.Lost,
+		c.LostUncertain+o.LostUncertain
 	c.CE, c.NotAwaited, c.Unparsed = c.CE+o.CE, c.NotAwaited+o.NotAwaited, c.Unparsed+o.Unparsed
-	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates, c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
+	c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly = c.Late+o.Late, c.Duplicates+o.Duplicates,
+		c.Reordered+o.Reordered, c.Corrupt+o.Corrupt, c.CorruptOnly+o.CorruptOnly
 	for _, p := range Places {
 		n, uncertain := c.fields(p)
 		more, moreUncertain := o.fields(p)
 		*n, *uncertain = *n+*more, *uncertain+*moreUncertain
 	}
-	c.DroppedHereCounted, c.RefusedThereCounted = c.DroppedHereCounted && o.DroppedHereCounted, c.RefusedThereCounted && o.RefusedThereCounted
-	c.DroppedThereCounted, c.UnknownCounted = c.DroppedThereCounted && o.DroppedThereCounted, c.UnknownCounted && o.UnknownCounted
+	c.DroppedHereCounted, c.RefusedThereCounted = c.DroppedHereCounted && o.DroppedHereCounted, c.RefusedThereCounted &&
+		o.RefusedThereCounted
+	c.DroppedThereCounted, c.UnknownCounted = c.DroppedThereCounted && o.DroppedThereCounted, c.UnknownCounted &&
+		o.UnknownCounted
 	c.LostForward, c.LostBackward, c.LostEither = nil, nil, nil
 }
 
@@ -132,7 +139,8 @@ func (c *Counts) LostText() string {
 }
 
 // LostWhere says where the lost probes were lost, as far as counters show: if those of the target were not read, the
-// target may have dropped or refused them. It is empty if this host's kernel may have rejected the replies to all of them.
+// target may have dropped or refused them. It is empty if this host's kernel may have rejected the replies to all of
+// them.
 func (c *Counts) LostWhere() string {
 	if c.Unknown > 0 && c.LostLeast() == 0 {
 		return ""
@@ -171,7 +179,8 @@ func (c *Counts) At(p Place) int64 {
 
 // counted reports whether counters covered a place during all runs.
 func (c *Counts) counted(p Place) bool {
-	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted, DroppedThere: c.DroppedThereCounted, Unknown: c.UnknownCounted}[p]
+	return map[Place]bool{NotSent: true, DroppedHere: c.DroppedHereCounted, RefusedThere: c.RefusedThereCounted,
+		DroppedThere: c.DroppedThereCounted, Unknown: c.UnknownCounted}[p]
 }
 
 // AtText formats the number of probes dropped at a place, or its range, or that it is unknown.

@@ -52,10 +52,12 @@ func TestLocate(t *testing.T) {
 		}
 		accounted(t, c.name, &n, c.u.Measured, elsewhere)
 		if n.LostLeast() != c.least || n.Lost != c.most || n.Lost+sum != c.u.Measured {
-			t.Errorf("%s: lost %s, want %d to %d; %v of %d elsewhere", c.name, n.LostText(), c.least, c.most, elsewhere, c.u.Measured)
+			t.Errorf("%s: lost %s, want %d to %d; %v of %d elsewhere", c.name, n.LostText(), c.least, c.most, elsewhere,
+				c.u.Measured)
 		}
 	}
-	if n := (report.Counts{Lost: 12, LostUncertain: 12, DroppedHere: 12}); n.LostText() != "between 0 and 12" || n.Elsewhere() != "12 dropped here" {
+	if n := (report.Counts{Lost: 12, LostUncertain: 12, DroppedHere: 12}); n.LostText() != "between 0 and 12" ||
+		n.Elsewhere() != "12 dropped here" {
 		t.Errorf("%q, %q", n.LostText(), n.Elsewhere())
 	}
 }
@@ -66,11 +68,14 @@ func accounted(t *testing.T, name string, n *report.Counts, unanswered int64, el
 	t.Helper()
 	least, most := n.LostLeast(), n.Lost
 	exact := n.LostUncertain == 0
-	uncertain := map[report.Place]int64{report.NotSent: n.SendFailedUncertain, report.DroppedHere: n.DroppedHereUncertain,
-		report.RefusedThere: n.RefusedThereUncertain, report.DroppedThere: n.DroppedThereUncertain, report.Unknown: n.UnknownUncertain}
+	uncertain := map[report.Place]int64{report.NotSent: n.SendFailedUncertain,
+		report.DroppedHere:  n.DroppedHereUncertain,
+		report.RefusedThere: n.RefusedThereUncertain, report.DroppedThere: n.DroppedThereUncertain,
+		report.Unknown: n.UnknownUncertain}
 	for _, p := range report.Places {
 		if n.At(p) > unanswered || n.At(p)-uncertain[p] != elsewhere[p] {
-			t.Errorf("%s: %d %s, %d of them uncertain, of %d without a reply; certain %d", name, n.At(p), p, uncertain[p], unanswered, elsewhere[p])
+			t.Errorf("%s: %d %s, %d of them uncertain, of %d without a reply; certain %d", name, n.At(p), p,
+				uncertain[p], unanswered, elsewhere[p])
 		}
 		least, most, exact = least+n.At(p)-uncertain[p], most+n.At(p), exact && uncertain[p] == 0
 	}
@@ -94,7 +99,8 @@ func TestPartsAddUp(t *testing.T) {
 			}
 			truth[p] = rnd.Int64N(20)
 			u.Measured += truth[p]
-			other := min(rnd.Int64N(2)*rnd.Int64N(20), left) // probes of the warm-up, or probes whose replies were not awaited
+			// probes of the warm-up, or probes whose replies were not awaited
+			other := min(rnd.Int64N(2)*rnd.Int64N(20), left)
 			left -= other
 			d := report.Drop{Place: p, By: "counter", Frames: truth[p] + other, Ours: true}
 			if u.Copies {
@@ -139,12 +145,17 @@ func TestOldFindings(t *testing.T) {
 // device's counter are uncertain.
 func TestLocateOld(t *testing.T) {
 	for text, want := range map[string]report.Counts{
-		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`:                                  {Sent: 9, Lost: 3, SendFailed: 2},
-		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`:           {Sent: 9, Lost: 5, LostUncertain: 2, DroppedHere: 2, DroppedHereUncertain: 2, DroppedHereCounted: true},
-		`{"schema":3,"counts":{"sent":9},"device":{"driver":"socket"}}`:                              {Sent: 9, DroppedHereCounted: true},
-		`{"schema":3,"counts":{"sent":9},"device":{"driver":"virtio","counters":{"rx_frames":9}}}`:   {Sent: 9},
-		`{"schema":1,"counts":{"sent":9,"lost":5},"traffic":{"transport":"socket"}}`:                 {Sent: 9, Lost: 5, LostUncertain: 5},
-		`{"schema":1,"counts":{"sent":9,"lost":1,"send_failed":1}}`:                                  {Sent: 9, SendFailed: 1},
+		`{"schema":1,"counts":{"sent":9,"lost":5,"send_failed":2}}`: {Sent: 9, Lost: 3,
+			SendFailed: 2},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`: {Sent: 9, Lost: 5,
+			LostUncertain: 2, DroppedHere: 2, DroppedHereUncertain: 2, DroppedHereCounted: true},
+		`{"schema":3,"counts":{"sent":9},"device":{"driver":"socket"}}`: {Sent: 9,
+			DroppedHereCounted: true},
+		`{"schema":3,"counts":{"sent":9},"device":{"driver":"virtio","counters":{"rx_frames":9}}}`: {Sent: 9},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"traffic":{"transport":"socket"}}`: {Sent: 9, Lost: 5,
+			LostUncertain: 5},
+		`{"schema":1,"counts":{"sent":9,"lost":1,"send_failed":1}}`: {Sent: 9,
+			SendFailed: 1},
 		`{"schema":2,"counts":{"sent":9,"lost":5,"send_failed":2},"traffic":{"transport":"socket"}}`: {Sent: 9, Lost: 5, SendFailed: 2},
 	} {
 		r, err := report.Parse(strings.NewReader(text), "report.json")

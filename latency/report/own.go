@@ -26,7 +26,8 @@ func (r *Report) OwnTail() string {
 		// A delay of less than half the tail does not explain it.
 		if n := lag.Total.CountAbove(tail / 2); float64(n)/float64(lag.Total.Count) >= thin/2 {
 			late = fmt.Sprintf("this host sent %s of the probes %s or more late, at most %s: that alone accounts for p99.99 from the intended send, %s above the median",
-				latency.FormatShare(float64(n)/float64(lag.Total.Count)), latency.FormatNS(float64(tail/2)), latency.FormatNS(float64(lag.Total.Max)), latency.FormatNS(float64(tail)))
+				latency.FormatShare(float64(n)/float64(lag.Total.Count)), latency.FormatNS(float64(tail/2)),
+				latency.FormatNS(float64(lag.Total.Max)), latency.FormatNS(float64(tail)))
 		}
 	}
 	if away := r.coreAway(typical, tail, thin); late == "" || away == "" {
@@ -46,8 +47,9 @@ func (r *Report) OwnPercentiles() (names []string) {
 	return names
 }
 
-// OwnAt reports whether this host's own lag accounts for a percentile: for at least half of what it lies above the median from the actual
-// send, and for 5 % of its value. The host sent probes late, or the measuring thread was descheduled.
+// OwnAt reports whether this host's own lag accounts for a percentile: for at least half of what it lies above the
+// median from the actual send, and for 5 % of its value. The host sent probes late, or the measuring thread was
+// descheduled.
 func (r *Report) OwnAt(q float64) bool {
 	return r.LateAt(q) || r.awayAt(q)
 }
@@ -83,7 +85,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 	for _, watch := range []struct {
 		series, when string
 		length       float64
-	}{{latency.GapSeries, "while measuring", measuring}, {latency.JitterSeries, "in the self-test, without traffic", 0}} {
+	}{{latency.GapSeries, "while measuring", measuring}, {latency.JitterSeries, "in the self-test, without traffic",
+		0}} {
 		s := r.Find(watch.series)
 		if s == nil || s.Total.Sum == 0 {
 			continue
@@ -109,7 +112,8 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 		}
 		if met >= thin/2 {
 			return fmt.Sprintf("the measuring thread was descheduled %s for %s or longer, at most %s, %s: these pauses alone account for p99.99 (%s of round trips)",
-				sanitize.Count(gaps, "time"), latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)), watch.when, latency.FormatShare(min(met, 1)))
+				sanitize.Count(gaps, "time"), latency.FormatNS(float64(tail)), latency.FormatNS(float64(s.Total.Max)),
+				watch.when, latency.FormatShare(min(met, 1)))
 		}
 	}
 	return ""

@@ -74,7 +74,8 @@ func TestOwnTailShare(t *testing.T) {
 		if c.series == latency.JitterSeries {
 			h.Sum = float64(c.length)
 		}
-		says(t, c.mode+", "+c.series, ended(c.mode, c.length, spread(100_000, 5000, 10_000, 200_000), c.series, h).OwnTail(), c.want...)
+		says(t, c.mode+", "+c.series, ended(c.mode, c.length, spread(100_000, 5000, 10_000, 200_000), c.series,
+			h).OwnTail(), c.want...)
 	}
 }
 
@@ -83,7 +84,8 @@ func TestOwnTailByLag(t *testing.T) {
 	for _, c := range []struct {
 		lag  []int64
 		want []string
-	}{{lag, []string{"sent 0.05 % of the probes"}}, {lag[1:2000], nil}, {[]int64{500_000}, []string{"sent 100 % of the probes"}}} {
+	}{{lag, []string{"sent 0.05 % of the probes"}}, {lag[1:2000], nil},
+		{[]int64{500_000}, []string{"sent 100 % of the probes"}}} {
 		rep := ended("open", 1e9, spread(100_000, 2000, 10_000, 510_000), latency.LagSeries, latency.FromValues(c.lag))
 		says(t, "sent late", rep.OwnTail(), c.want...)
 	}
@@ -92,7 +94,8 @@ func TestOwnTailByLag(t *testing.T) {
 // A responder that was descheduled for 50 ms in every second explains 1 % of round trips of 40 ms and more.
 func TestFarGaps(t *testing.T) {
 	rep := report.New("bench", report.RoundTrip)
-	rep.Add(latency.MainSeries, latency.FromValues(spread(10_000, 50, 10_000, 40_010_000))) // twice as many as the gaps can explain
+	// twice as many as the gaps can explain
+	rep.Add(latency.MainSeries, latency.FromValues(spread(10_000, 50, 10_000, 40_010_000)))
 	far := report.New("responder", report.Turnaround)
 	says(t, "without gaps", rep.FarGaps(far))
 	far.Add(latency.GapSeries, latency.FromValues(append(spread(950_000, 0, 1000, 0), 50_000_000)))
@@ -107,7 +110,8 @@ func TestOwnTailOfABusyMachine(t *testing.T) {
 	check.Contains(t, rep.OwnTail(), "descheduled 4 times")
 }
 
-// Every percentile that this host's lag accounts for is named, not the highest only. A target that is slow explains itself.
+// Every percentile that this host's lag accounts for is named, not the highest only. A target that is slow explains
+// itself.
 func TestOwnPercentiles(t *testing.T) {
 	for _, c := range []struct {
 		name                string

@@ -54,11 +54,13 @@ func Parse(r io.Reader, path string) (*Report, error) {
 	if err == nil {
 		switch {
 		case len(b)-len(version.Runs) > maxRest:
-			return nil, fmt.Errorf("%s: %w report: %d bytes besides runs: want at most %d", path, ErrFormat, len(b)-len(version.Runs), maxRest)
+			return nil, fmt.Errorf("%s: %w report: %d bytes besides runs: want at most %d", path, ErrFormat,
+				len(b)-len(version.Runs), maxRest)
 		case version.Schema == nil || *version.Schema < 1:
 			return nil, fmt.Errorf("%s: %w report: no schema version", path, ErrFormat)
 		case *version.Schema > Schema:
-			return nil, fmt.Errorf("%s: %w: it has version %d, this program reads up to %d", path, ErrSchema, *version.Schema, Schema)
+			return nil, fmt.Errorf("%s: %w: it has version %d, this program reads up to %d", path, ErrSchema,
+				*version.Schema, Schema)
 		}
 		err = json.Unmarshal(b, rep)
 	}
@@ -128,7 +130,8 @@ func (r *Report) loadLog(path string) error {
 			s.Gaps()
 		}
 		if s.Total.Count > 0 { // the log has these with only three digits
-			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max, s.Summary.Mean*float64(s.Summary.Count)
+			s.Total.Min, s.Total.Max, s.Total.Sum = s.Summary.Min, s.Summary.Max,
+				s.Summary.Mean*float64(s.Summary.Count)
 		}
 		if logged := s.Total.Summary(); percentiles(&logged) != percentiles(&s.Summary) {
 			return fmt.Errorf("%s: %w report: series[%d].summary: percentiles %v, by %s they are %v: the files are not of one run",

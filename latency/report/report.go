@@ -46,14 +46,17 @@ type Report struct {
 	Args    []string `json:"args"`    // the command line
 	Metric  Metric   `json:"metric"`
 
-	Anonymous bool `json:"anonymous,omitempty"` // Anonymize was called: what identifies the machine was removed, not unknown
+	// Anonymize was called: what identifies the machine was removed, not unknown
+	Anonymous bool `json:"anonymous,omitempty"`
 
 	// Session is the same in reports that one command measured alternately (rebound-bench run -ab), run by run, so that
 	// their runs are compared in pairs.
-	Session  string    `json:"session,omitempty"`
-	Schedule *Schedule `json:"schedule,omitempty"` // order of the slices in such a session; older versions measured in a fixed order and wrote none
+	Session string `json:"session,omitempty"`
+	// order of the slices in such a session; older versions measured in a fixed order and wrote none
+	Schedule *Schedule `json:"schedule,omitempty"`
 
-	Unfinished *Unfinished `json:"unfinished,omitempty"` // the measurement has not ended, or was interrupted; nil for a complete report
+	// the measurement has not ended, or was interrupted; nil for a complete report
+	Unfinished *Unfinished `json:"unfinished,omitempty"`
 
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
@@ -64,8 +67,8 @@ type Report struct {
 	Clock   latency.ClockInfo `json:"clock"`
 	Counts  Counts            `json:"counts"`
 	Drops   []Drop            `json:"drops,omitempty"` // counters above zero that show where frames were dropped
-	// Rejected has the replies that the bench did not accept, by the first thing that is wrong in them: counts.corrupt is their sum.
-	// Older versions wrote none.
+	// Rejected has the replies that the bench did not accept, by the first thing that is wrong in them: counts.corrupt
+	// is their sum. Older versions wrote none.
 	Rejected []Rejection `json:"rejected,omitempty"`
 	Order    *Order      `json:"order,omitempty"` // bench only
 	Tail     *Tail       `json:"tail,omitempty"`  // bench only
@@ -73,29 +76,33 @@ type Report struct {
 	Attribution *attribution.Result `json:"attribution,omitempty"` // bench only
 	STAMP       *STAMP              `json:"stamp,omitempty"`       // STAMP only
 	Gaps        *Gaps               `json:"gaps,omitempty"`        // responder only; nil if its driver has no loop. Older versions wrote none
-	// Own names the percentiles of the round trips that this host's own lag accounts for, such as "p99.9". Older versions wrote none.
+	// Own names the percentiles of the round trips that this host's own lag accounts for, such as "p99.9". Older
+	// versions wrote none.
 	Own []string `json:"own_percentiles,omitempty"`
 	// Warnings are what a reader must know before using the numbers, such as an interruption.
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // how it was measured, fallbacks included
 
-	Interval  int64             `json:"interval_ns"`
-	Runs      []latency.Run     `json:"runs"`
-	Series    []*latency.Series `json:"series"`
-	Transfers map[string]int64  `json:"bus_transactions,omitempty"` // backend sim: PCIe transactions by kind ("mmio write", "dma read"), total for all replies
+	Interval int64             `json:"interval_ns"`
+	Runs     []latency.Run     `json:"runs"`
+	Series   []*latency.Series `json:"series"`
+	// backend sim: PCIe transactions by kind ("mmio write", "dma read"), total for all replies
+	Transfers map[string]int64 `json:"bus_transactions,omitempty"`
 
 	Raw        []latency.Sample `json:"-"`
 	RawDropped int64            `json:"raw_dropped,omitempty"` // samples in excess of those in raw.csv.zst
 
-	Dir        string   `json:"-"` // the folder that it was read from
-	Foreign    *Foreign `json:"-"` // set if another tool wrote it
-	Resolution float64  `json:"-"` // width of the coarsest bucket relative to its values; 0 for values that this package recorded
+	Dir     string   `json:"-"` // the folder that it was read from
+	Foreign *Foreign `json:"-"` // set if another tool wrote it
+	// width of the coarsest bucket relative to its values; 0 for values that this package recorded
+	Resolution float64 `json:"-"`
 }
 
 // Schedule is the order of the slices in a session that alternated. Each block has one slice of each variant, in random
 // order. The slices of a block have the same length, which varies randomly from block to block.
 type Schedule struct {
-	Seed   string `json:"seed"`   // hexadecimal seed of package schedule's generator; the same in all reports of the session
+	// hexadecimal seed of package schedule's generator; the same in all reports of the session
+	Seed   string `json:"seed"`
 	Places []int  `json:"places"` // of this report's slices, which are its runs: the position within each block, from 0, as measured
 	// Looks is how many tests of the session were planned, including the one at the end, because a verdict could end
 	// it. All of these tests share one chance of a false verdict. 0 means 1.
@@ -131,10 +138,12 @@ func (t *Traffic) Spread() string {
 
 // Traffic describes the probes that were sent.
 type Traffic struct {
-	Target      string  `json:"target"`             // address, with the port if there is one
-	Protocol    string  `json:"protocol"`           // "icmp", "udp", "stamp"; for messages "ud", "srd", "stamp-ud", "stamp-srd"
-	IPVersion   int     `json:"ip_version"`         // 4, 6; 0 for messages
-	FrameSize   int     `json:"frame_size"`         // bytes from the Ethernet header to the end of the payload, without FCS; or the size of a message
+	Target string `json:"target"` // address, with the port if there is one
+	// "icmp", "udp", "stamp"; for messages "ud", "srd", "stamp-ud", "stamp-srd"
+	Protocol  string `json:"protocol"`
+	IPVersion int    `json:"ip_version"` // 4, 6; 0 for messages
+	// bytes from the Ethernet header to the end of the payload, without FCS; or the size of a message
+	FrameSize   int     `json:"frame_size"`
 	Mode        string  `json:"mode"`               // "closed", "open"
 	Rate        float64 `json:"rate,omitempty"`     // open: frames intended per second
 	Arrivals    string  `json:"arrivals,omitempty"` // open: "poisson", "burst:N", "replay:FILE"; empty if evenly spread
@@ -142,10 +151,11 @@ type Traffic struct {
 	Transport   string  `json:"transport"`          // "raw" frames through a driver, "socket", "message"
 	DSCP        int     `json:"dscp,omitempty"`
 	ECN         int     `json:"ecn,omitempty"`
-	TTL         int     `json:"ttl,omitempty"`          // or hop limit; 0 is the default of 64
-	VLAN        int     `json:"vlan,omitempty"`         // VLAN ID of the 802.1Q tag, which frame_size does not include; 0 for none
-	SourcePorts int     `json:"source_ports,omitempty"` // number of UDP source ports used in rotation; 0 means 1
-	Warmup      int64   `json:"warmup,omitempty"`       // round trips left out at the start of each run
+	TTL         int     `json:"ttl,omitempty"` // or hop limit; 0 is the default of 64
+	// VLAN ID of the 802.1Q tag, which frame_size does not include; 0 for none
+	VLAN        int   `json:"vlan,omitempty"`
+	SourcePorts int   `json:"source_ports,omitempty"` // number of UDP source ports used in rotation; 0 means 1
+	Warmup      int64 `json:"warmup,omitempty"`       // round trips left out at the start of each run
 }
 
 // Device is the interface that the bench, or the responder, used. Its fields are those of nic.Info.
@@ -178,15 +188,19 @@ type Counts struct {
 	// other traffic.
 	LostUncertain int64 `json:"lost_uncertain,omitempty"`
 
-	Late        int64 `json:"late"` // answered after the deadline; included in the histograms
-	Duplicates  int64 `json:"duplicates"`
-	Reordered   int64 `json:"reordered"`
-	CE          int64 `json:"ce_marked,omitempty"`             // replies marked Congestion Experienced (RFC 3168)
-	Corrupt     int64 `json:"corrupt"`                         // rejected replies: from another address, or with a wrong header, identifier, number, length, checksum or payload; Report.Rejected has the reasons
+	Late       int64 `json:"late"` // answered after the deadline; included in the histograms
+	Duplicates int64 `json:"duplicates"`
+	Reordered  int64 `json:"reordered"`
+	CE         int64 `json:"ce_marked,omitempty"` // replies marked Congestion Experienced (RFC 3168)
+	// rejected replies: from another address, or with a wrong header, identifier, number, length, checksum or payload;
+	// Report.Rejected has the reasons
+	Corrupt     int64 `json:"corrupt"`
 	CorruptOnly int64 `json:"answered_corrupt_only,omitempty"` // probes with only rejected replies
 	SendFailed  int64 `json:"send_failed,omitempty"`           // not sent: this host's transmit path was full or failed
-	Unparsed    int64 `json:"unparsed,omitempty"`              // lines of another tool's output that may be outcomes of probes and were not understood
-	NotAwaited  int64 `json:"not_awaited,omitempty"`           // probes whose timeout had not passed when the run was interrupted or the port failed; not in Sent
+	// lines of another tool's output that may be outcomes of probes and were not understood
+	Unparsed int64 `json:"unparsed,omitempty"`
+	// probes whose timeout had not passed when the run was interrupted or the port failed; not in Sent
+	NotAwaited int64 `json:"not_awaited,omitempty"`
 
 	// The greatest number of probes without a reply that may have been dropped elsewhere than between the hosts: by
 	// this host's receive ring, NIC or kernel, by the target on purpose, and by the target's NIC or ring. Report.Drops
@@ -240,12 +254,14 @@ type LossLength struct {
 
 // New returns a report with its tool, command line and Go build set.
 func New(tool string, m Metric) *Report {
-	return &Report{Schema: Schema, Tool: tool, Version: buildVersion(), Args: slices.Clone(os.Args), Metric: m, Start: time.Now()}
+	return &Report{Schema: Schema, Tool: tool, Version: buildVersion(), Args: slices.Clone(os.Args), Metric: m,
+		Start: time.Now()}
 }
 
 // Fill copies a recorder's data: series, runs, clock, start and end. Start is unchanged if nothing was recorded.
 func (r *Report) Fill(rec latency.Recording) {
-	r.Clock, r.Interval, r.Runs, r.Raw, r.RawDropped = rec.Clock, rec.Interval.Nanoseconds(), rec.Runs, rec.Raw, rec.RawDropped
+	r.Clock, r.Interval, r.Runs, r.Raw, r.RawDropped = rec.Clock, rec.Interval.Nanoseconds(), rec.Runs, rec.Raw,
+		rec.RawDropped
 	if len(rec.Runs) > 0 {
 		r.Start, r.End = rec.Start, rec.End
 	}
@@ -267,7 +283,8 @@ func (r *Report) Find(name string) *latency.Series {
 
 // Add adds a series that has no intervals, such as a self-test or a polling loop's gaps.
 func (r *Report) Add(name string, h *latency.Histogram) {
-	s := &latency.Series{Name: name, Intervals: []latency.Interval{{End: max(r.End.Sub(r.Start).Nanoseconds(), 0), Histogram: h}}}
+	s := &latency.Series{Name: name, Intervals: []latency.Interval{
+		{End: max(r.End.Sub(r.Start).Nanoseconds(), 0), Histogram: h}}}
 	s.Sum()
 	r.Series = append(r.Series, s)
 }
@@ -321,7 +338,8 @@ func (r *Report) Title() string {
 	return strings.TrimSpace(r.Device.Driver + " " + r.Device.Device + " " + string(r.Metric))
 }
 
-// PerReply returns the number of bus transactions of one kind per reply: those that a bench received, or that a responder sent.
+// PerReply returns the number of bus transactions of one kind per reply: those that a bench received, or that a
+// responder sent.
 func (r *Report) PerReply(kind string) float64 {
 	replies := r.Counts.Received
 	if r.Tool == "responder" {

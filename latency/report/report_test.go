@@ -39,7 +39,8 @@ func TestWriteAndRead(t *testing.T) {
 	usual := attribution.Probe{Sent: 1, Left: 2, Looked: 40, Seen: 50, Residence: -1, FarWait: -1, ClockError: -1}
 	slow := usual
 	slow.Seen = 9000
-	rep.Attribution = attribution.Explain([]attribution.Probe{slow}, []attribution.Probe{usual}, attribution.About{Total: 2}, nil)
+	rep.Attribution = attribution.Explain([]attribution.Probe{slow}, []attribution.Probe{usual},
+		attribution.About{Total: 2}, nil)
 	must.Equal(t, rep.Attribution.Rows[0].Times[2], attribution.NotKnown, "the time of leaving the NIC: %d")
 	dir := filepath.Join(t.TempDir(), "deep", "report")
 	for range 2 { // the second write replaces the first
@@ -49,7 +50,8 @@ func TestWriteAndRead(t *testing.T) {
 	must.Equal(t, len(got.Series), 3, "%d series")
 	for i, s := range got.Series {
 		w := rep.Series[i]
-		if !reflect.DeepEqual(s.Summary, w.Summary) || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max || s.Total.Quantile(0.999) != w.Total.Quantile(0.999) {
+		if !reflect.DeepEqual(s.Summary, w.Summary) || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max ||
+			s.Total.Quantile(0.999) != w.Total.Quantile(0.999) {
 			t.Errorf("series %s: %+v, want %+v", s.Name, s.Summary, w.Summary)
 		}
 	}
@@ -57,14 +59,17 @@ func TestWriteAndRead(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	var a, b bytes.Buffer
-	if err := errors.Join(report.WriteJSON(&a, rep), report.WriteJSON(&b, got)); err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
+	if err := errors.Join(report.WriteJSON(&a, rep), report.WriteJSON(&b, got)); err != nil ||
+		!bytes.Equal(a.Bytes(), b.Bytes()) {
 		t.Errorf("report.json changes on a round trip: %v\n%s\n%s", err, &a, &b)
 	}
 	files := filesOf(t, dir)
-	check.Same(t, slices.Sorted(maps.Keys(files)), []string{"raw.csv.zst", "report.html", "report.json", "rtt.hgrm", "rtt.hlog"}, "files: %s")
+	check.Same(t, slices.Sorted(maps.Keys(files)), []string{"raw.csv.zst", "report.html", "report.json", "rtt.hgrm",
+		"rtt.hlog"}, "files: %s")
 	z, _ := zstd.NewReader(nil)
 	csv, err := z.DecodeAll([]byte(files[report.RawFile]), nil)
-	if lines := strings.Split(strings.TrimSpace(string(csv)), "\n"); err != nil || len(lines) != 1001 || lines[0] != "at_ns,from_intended_ns,from_sent_ns" {
+	if lines := strings.Split(strings.TrimSpace(string(csv)), "\n"); err != nil || len(lines) != 1001 ||
+		lines[0] != "at_ns,from_intended_ns,from_sent_ns" {
 		t.Errorf("raw: %v, %d lines", err, len(lines))
 	}
 	if left, _ := os.ReadDir(filepath.Dir(dir)); len(left) != 1 {
@@ -201,8 +206,9 @@ func hlog(lines ...string) func(dir string) error {
 
 func hdrLine(t *testing.T, digits int64, low, high int64, counts ...int64) string {
 	t.Helper()
-	code := must.Get(hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high, SignificantFigures: digits,
-		Counts: counts}).Encode(hdrhistogram.V2CompressedEncodingCookieBase))(t)
+	code := must.Get(hdrhistogram.Import(&hdrhistogram.Snapshot{LowestTrackableValue: low, HighestTrackableValue: high,
+		SignificantFigures: digits,
+		Counts:             counts}).Encode(hdrhistogram.V2CompressedEncodingCookieBase))(t)
 	return "0,1,0," + string(code)
 }
 
@@ -218,7 +224,11 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 	r := &report.Report{Dir: t.TempDir()}
 	content := "one"
 	write := func() os.FileInfo {
-		must.OK(t, r.RewritePage(func(w io.Writer, _ *report.Report) error { _, err := io.WriteString(w, content); return err }))
+		must.OK(t, r.RewritePage(func(w io.Writer, _ *report.Report) error {
+			_,
+				err := io.WriteString(w, content)
+			return err
+		}))
 		return must.Get(os.Stat(filepath.Join(r.Dir, report.HTMLFile)))(t)
 	}
 	first := write()

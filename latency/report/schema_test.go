@@ -19,7 +19,8 @@ const schemaFile = "../../docs/report.schema.json"
 
 // The published schema is generated from the Go types.
 func TestSchemaIsOfTheTypes(t *testing.T) {
-	schema.Check(t, schemaFile, "report.json of Rebound, schema 3", &report.Report{}, "github.com/rebound-nic/rebound/latency/report",
+	schema.Check(t, schemaFile, "report.json of Rebound, schema 3", &report.Report{},
+		"github.com/rebound-nic/rebound/latency/report",
 		".", "..", "../host", "../attribution")
 }
 
@@ -48,7 +49,8 @@ func TestSchema(t *testing.T) {
 		var b bytes.Buffer
 		must.OK(t, report.WriteJSON(&b, rep))
 		check.OK(t, valid(b.Bytes()))
-		for was, is := range map[string]string{`"schema": 3`: `"schema": "3"`, `"tool"`: `"tol"`, `"counts": {`: `"counts": {"sentt": 1,`} {
+		for was, is := range map[string]string{`"schema": 3`: `"schema": "3"`, `"tool"`: `"tol"`,
+			`"counts": {`: `"counts": {"sentt": 1,`} {
 			if bad := strings.Replace(b.String(), was, is, 1); bad == b.String() || valid([]byte(bad)) == nil {
 				t.Errorf("%s passes", is)
 			}

@@ -42,8 +42,8 @@ func (r *Report) TailLines() []string {
 	return r.Tail.Lines()
 }
 
-// Lines describes what was observed around the slowest, which hints at a cause; none for a nil Tail. Causes that are as frequent
-// elsewhere, or explain almost nothing, are left out.
+// Lines describes what was observed around the slowest, which hints at a cause; none for a nil Tail. Causes that are as
+// frequent elsewhere, or explain almost nothing, are left out.
 func (t *Tail) Lines() []string {
 	if t == nil || t.Probes == 0 {
 		return nil
@@ -89,5 +89,6 @@ func (r *Report) FarGaps(responder *Report) string {
 	}
 	met := gaps.Total.WaitAbove(more)
 	return fmt.Sprintf("the responder's own gaps made %s of all frames wait %s or longer; %s of the round trips are so far above the median: %.0f %% of these may be its own",
-		latency.FormatShare(met), latency.FormatNS(float64(more)), latency.FormatShare(float64(slow)/float64(h.Count)), 100*min(met*float64(h.Count)/float64(slow), 1))
+		latency.FormatShare(met), latency.FormatNS(float64(more)), latency.FormatShare(float64(slow)/float64(h.Count)),
+		100*min(met*float64(h.Count)/float64(slow), 1))
 }

@@ -162,7 +162,8 @@ func replaceable(dir string) (bool, error) {
 // file that it was writing.
 func ours(dir string, entries []os.DirEntry) error {
 	for _, e := range entries {
-		if !slices.Contains(names, e.Name()) && e.Name() != unfinished && !strings.HasPrefix(e.Name(), atomicfile.Prefix) {
+		if !slices.Contains(names, e.Name()) && e.Name() != unfinished &&
+			!strings.HasPrefix(e.Name(), atomicfile.Prefix) {
 			return fmt.Errorf("report %s: %w: %s", dir, ErrExists, e.Name())
 		}
 	}
@@ -214,7 +215,8 @@ func (r *Report) writeRaw(w io.Writer) error {
 		return err
 	}
 	for _, s := range r.Raw {
-		if err := c.Write([]string{strconv.FormatInt(s.At, 10), strconv.FormatInt(s.FromIntended, 10), strconv.FormatInt(s.FromSent, 10)}); err != nil {
+		if err := c.Write([]string{strconv.FormatInt(s.At, 10), strconv.FormatInt(s.FromIntended, 10),
+			strconv.FormatInt(s.FromSent, 10)}); err != nil {
 			return err
 		}
 	}

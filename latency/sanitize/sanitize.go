@@ -1,5 +1,5 @@
-// Package sanitize makes text from files and from the network safe to print: a terminal interprets control characters, and
-// a newline or a change of writing direction can make a text look like another program's output.
+// Package sanitize makes text from files and from the network safe to print: a terminal interprets control characters,
+// and a newline or a change of writing direction can make a text look like another program's output.
 package sanitize
 
 import (
@@ -24,8 +24,8 @@ func Text(s string) string {
 	return string(escape(nil, []byte(s), ""))
 }
 
-// special reports whether r has to be escaped. Graphic runes are letters, marks, numbers, punctuation, symbols and spaces;
-// line separators, control and formatting characters are not.
+// special reports whether r has to be escaped. Graphic runes are letters, marks, numbers, punctuation, symbols and
+// spaces; line separators, control and formatting characters are not.
 func special(r rune) bool { return !unicode.IsGraphic(r) }
 
 // escape appends text to out. The characters in keep are not escaped.

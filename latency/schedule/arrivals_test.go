@@ -25,7 +25,8 @@ func recorded(t *testing.T, times ...int64) *Arrivals {
 // All arrivals have a mean of one probe per period, start immediately, and never go backwards.
 func TestArrivalsKeepTheRate(t *testing.T) {
 	const n = 200_000
-	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:32"), recorded(t, 5, 1, 2, 1, 40)} {
+	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:32"),
+		recorded(t, 5, 1, 2, 1, 40)} {
 		p, last := a.Process(1), 0.0
 		for i := range n {
 			at := p.Next()
@@ -64,7 +65,8 @@ func TestArrivalsAreAsNamed(t *testing.T) {
 	if r := recorded(t, 0, 1000, 3000).Rate(); math.Abs(r-1e9/1500) > 1e-6 {
 		t.Errorf("a replay of three packets in 3 µs has the rate %v", r)
 	}
-	for _, bad := range []string{"", "burst", "burst:1", "burst:0", "burst:-3", "burst:10001", "burst:x", "Poisson", "replay:x"} {
+	for _, bad := range []string{"", "burst", "burst:1", "burst:0", "burst:-3", "burst:10001", "burst:x", "Poisson",
+		"replay:x"} {
 		check.Fails(t, bad, check.Err(ParseArrivals(bad)), nil)
 	}
 	for _, times := range [][]int64{nil, {1}, {7, 7, 7}} {
@@ -72,8 +74,8 @@ func TestArrivalsAreAsNamed(t *testing.T) {
 	}
 }
 
-// The times between probes of a Poisson process are exponential: their distribution is within the bound of Dvoretzky, Kiefer and Wolfowitz
-// that one of a million samples exceeds.
+// The times between probes of a Poisson process are exponential: their distribution is within the bound of Dvoretzky,
+// Kiefer and Wolfowitz that one of a million samples exceeds.
 func TestPoissonIsExponential(t *testing.T) {
 	const n = 100_000
 	p := parse(t, "poisson").Process(3)
@@ -110,7 +112,8 @@ func TestPoissonSeesTimeAverages(t *testing.T) {
 			got := share(parse(t, "poisson"), every, phase)
 			// Neighbouring probes see the same stall, so the standard deviation is computed from the number of stalls.
 			if bound := 6 * math.Sqrt(stalled*(1-stalled)*max(1, every)*2/n); math.Abs(got-stalled) > bound {
-				t.Errorf("stalls every %v periods: Poisson arrivals see %v of the time stalled, want %v (±%v)", every, got, stalled, bound)
+				t.Errorf("stalls every %v periods: Poisson arrivals see %v of the time stalled, want %v (±%v)", every,
+					got, stalled, bound)
 			}
 		}
 	}
@@ -121,7 +124,8 @@ func TestPoissonSeesTimeAverages(t *testing.T) {
 
 // Most is never less than the number of arrivals within any interval of that length.
 func TestMost(t *testing.T) {
-	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:50"), recorded(t, 0, 0, 0, 0, 0, 1, 2, 1000, 1001, 5000)} {
+	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:50"),
+		recorded(t, 0, 0, 0, 0, 0, 1, 2, 1000, 1001, 5000)} {
 		p, at := a.Process(9), []float64(nil)
 		for range 20_000 {
 			at = append(at, p.Next())
@@ -142,7 +146,8 @@ func TestMost(t *testing.T) {
 }
 
 func TestNextAllocatesNothing(t *testing.T) {
-	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:50"), recorded(t, 0, 1, 5)} {
+	for _, a := range []*Arrivals{parse(t, "periodic"), parse(t, "poisson"), parse(t, "burst:50"),
+		recorded(t, 0, 1, 5)} {
 		p := a.Process(1)
 		if n := testing.AllocsPerRun(1000, func() { p.Next() }); n != 0 {
 			t.Errorf("%q: %v allocations", a.Text(), n)

@@ -13,8 +13,9 @@ import (
 
 // Block is one slice of each variant.
 type Block struct {
-	Order   []int   // the variants, in the order of measurement
-	Stretch float64 // change of the length of all slices of the block, relative to the nominal length: -Jitter to Jitter
+	Order []int // the variants, in the order of measurement
+	// change of the length of all slices of the block, relative to the nominal length: -Jitter to Jitter
+	Stretch float64
 }
 
 // Jitter is the greatest relative deviation of the slices of a block from the nominal length.

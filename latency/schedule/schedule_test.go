@@ -49,7 +49,8 @@ func TestDraw(t *testing.T) {
 		sum, least, most := 0.0, 0.0, 0.0
 		for _, b := range Draw(3, 2, blocks) {
 			sum, least, most = sum+b.Stretch, min(least, b.Stretch), max(most, b.Stretch)
-			if x, y := slices.Index(b.Order, 0), slices.Index(b.Order, 1); x+y != 1 || b.Order[x] != 0 || !slices.Contains(b.Order, 1) {
+			if x, y := slices.Index(b.Order, 0), slices.Index(b.Order, 1); x+y != 1 || b.Order[x] != 0 ||
+				!slices.Contains(b.Order, 1) {
 				t.Errorf("block %+v: places %d and %d", b, x, y)
 			}
 		}

@@ -1,5 +1,5 @@
-// Package bus defines the errors that a device or its bus can return. Drivers and bus implementations wrap the same values, so
-// callers can test for them with errors.Is.
+// Package bus defines the errors that a device or its bus can return. Drivers and bus implementations wrap the same
+// values, so callers can test for them with errors.Is.
 package bus
 
 import (

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// ErrNoSM reports that subnet administration did not answer: there is no subnet manager, or it is not at the LID that the port
-// reports.
+// ErrNoSM reports that subnet administration did not answer: there is no subnet manager, or it is not at the LID that
+// the port reports.
 var ErrNoSM = errors.New("no answer from subnet administration")
 
-// Client sends requests to subnet administration, one at a time. The driver provides the functions that send and receive
-// datagrams on queue pair 1.
+// Client sends requests to subnet administration, one at a time. The driver provides the functions that send and
+// receive datagrams on queue pair 1.
 type Client struct {
 	Port GID    // of the requesting port
 	PKey uint16 // of the partition that requests are about
@@ -21,7 +21,8 @@ type Client struct {
 	// Recv returns the next datagram received on queue pair 1, or nil if none arrives within limit.
 	Recv func(limit time.Duration) ([]byte, error)
 
-	// Timeout is how long to wait for an answer; Tries is the number of attempts. Zero means one second and four attempts.
+	// Timeout is how long to wait for an answer; Tries is the number of attempts. Zero means one second and four
+	// attempts.
 	Timeout time.Duration
 	Tries   int
 
@@ -44,7 +45,9 @@ func (c *Client) JoinOrCreate(mgid GID, like Group) (g Group, err error) {
 
 // joinToSend lets the port send to an existing group.
 func (c *Client) JoinToSend(mgid GID) (g Group, err error) {
-	err = c.query("join of the group, to send", func(tid uint64) []byte { return joinToSend(mgid, c.Port, c.PKey, tid) },
+	err = c.query("join of the group, to send", func(tid uint64) []byte {
+		return joinToSend(mgid, c.Port, c.PKey, tid)
+	},
 		func(b []byte, tid uint64) error { g, err = parseJoin(b, tid); return err })
 	return g, err
 }
@@ -64,8 +67,9 @@ func (c *Client) Path(to GID) (p Path, err error) {
 // mostWaiting bounds how many datagrams are dropped before a request. They take the room that its answer needs.
 const mostWaiting = 64
 
-// query sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is not mistaken
-// for an answer to another. Other datagrams are dropped. If the answer is "busy", ask retries after the timeout.
+// query sends a request until it is answered. Each attempt has its own transaction ID, so that a late answer to one is
+// not mistaken for an answer to another. Other datagrams are dropped. If the answer is "busy", ask retries after the
+// timeout.
 func (c *Client) query(what string, request func(tid uint64) []byte, parse func(b []byte, tid uint64) error) error {
 	timeout, tries := c.Timeout, c.Tries
 	if timeout == 0 {

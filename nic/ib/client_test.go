@@ -38,7 +38,8 @@ func (s *sa) client() *Client {
 }
 
 func goodJoin(request []byte) []byte {
-	return answer(request, saData+32, []byte{0, 0, 0x0B, 0x1B, 0xC0, 0, 0x84, 0, 0xFF, 0xFF, 0x83, 0x92, 0, 0, 0, 0, 0x21})
+	return answer(request, saData+32, []byte{0, 0, 0x0B, 0x1B, 0xC0, 0, 0x84, 0, 0xFF, 0xFF, 0x83, 0x92, 0, 0, 0, 0,
+		0x21})
 }
 
 func joined(request []byte) [][]byte { return [][]byte{goodJoin(request)} }
@@ -73,7 +74,8 @@ func TestClient(t *testing.T) {
 			return c.later(r)
 		}
 		g, err := s.client().Join(BroadcastGroup(ScopeLink, 0xFFFF))
-		if len(s.requests) != c.asked || !errors.Is(err, c.is) || err != nil && !strings.Contains(err.Error(), c.says) || err == nil && (g.MLID != 0xC000 || g.QKey != 0x0B1B) {
+		if len(s.requests) != c.asked || !errors.Is(err, c.is) || err != nil &&
+			!strings.Contains(err.Error(), c.says) || err == nil && (g.MLID != 0xC000 || g.QKey != 0x0B1B) {
 			t.Errorf("%s: %+v, %v, %d requests", name, g, err, len(s.requests))
 		}
 		for i := range s.requests[1:] {

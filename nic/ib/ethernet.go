@@ -6,9 +6,10 @@ import (
 	"github.com/rebound-nic/rebound/cksum"
 )
 
-// The responder and the bench work on Ethernet frames. On an InfiniBand port, the driver converts packets to Ethernet frames that
-// only this host sees: an Ethernet header replaces the encapsulation, and ARP and neighbour discovery carry six-byte addresses.
-// The MAC of a host on the subnet is made from its LID and queue pair number, 40 bits: 02, LID, queue pair.
+// The responder and the bench work on Ethernet frames. On an InfiniBand port, the driver converts packets to Ethernet
+// frames that only this host sees: an Ethernet header replaces the encapsulation, and ARP and neighbour discovery carry
+// six-byte addresses. The MAC of a host on the subnet is made from its LID and queue pair number, 40 bits: 02, LID,
+// queue pair.
 
 const (
 	HeaderSize  = 14                      // Ethernet header
@@ -24,8 +25,8 @@ const (
 	optionIPoIB                 = 3 // in units of 8 bytes: 2 zero bytes between length and address (RFC 4391 §9.3)
 )
 
-// Station returns the made-up MAC of a queue pair (24 bits) at a LID (16 bits). LID 0 is never assigned: it stands for the port
-// itself.
+// Station returns the made-up MAC of a queue pair (24 bits) at a LID (16 bits). LID 0 is never assigned: it stands for
+// the port itself.
 func Station(lid uint16, qpn uint32) [6]byte {
 	return [6]byte{2, byte(lid >> 8), byte(lid), byte(qpn >> 16), byte(qpn >> 8), byte(qpn)}
 }
@@ -48,8 +49,8 @@ func GroupMAC(mgid GID) [6]byte {
 	return [6]byte{0x01, 0x00, 0x5E, byte(low>>16) & 0x7F, byte(low >> 8), byte(low)}
 }
 
-// Neighbour reports whether a payload (encapsulation and packet) carries hardware addresses: ARP, or a neighbour solicitation or
-// advertisement.
+// Neighbour reports whether a payload (encapsulation and packet) carries hardware addresses: ARP, or a neighbour
+// solicitation or advertisement.
 func Neighbour(p []byte) bool {
 	if len(p) < EncapSize {
 		return false
@@ -64,9 +65,10 @@ func Neighbour(p []byte) bool {
 	return false
 }
 
-// ToEthernet writes the frame that represents a payload into f and returns its length and the hardware address that the sender
-// gives in it (zero if it gives none), which the frame shows as from. It reports false for anything but IP and ARP, and for
-// messages with malformed addresses. f must have room for HeaderSize bytes more than the packet. ToEthernet does not allocate.
+// ToEthernet writes the frame that represents a payload into f and returns its length and the hardware address that the
+// sender gives in it (zero if it gives none), which the frame shows as from. It reports false for anything but IP and
+// ARP, and for messages with malformed addresses. f must have room for HeaderSize bytes more than the packet.
+// ToEthernet does not allocate.
 func ToEthernet(f, p []byte, to, from [6]byte) (n int, sender Address, ok bool) {
 	if len(p) < EncapSize || len(f) < HeaderSize+len(p)-EncapSize {
 		return 0, Address{}, false
@@ -104,9 +106,10 @@ func ToEthernet(f, p []byte, to, from [6]byte) (n int, sender Address, ok bool) 
 	return HeaderSize + n, sender, true
 }
 
-// FromEthernet writes the payload that one of our frames represents into p and returns its length, without Ethernet padding. own
-// is our hardware address, peer that of the receiver of an ARP reply. It reports false if the frame has no such payload or p is
-// too small: an ARP packet grows by 28 bytes, a neighbour discovery message by 16. FromEthernet does not allocate.
+// FromEthernet writes the payload that one of our frames represents into p and returns its length, without Ethernet
+// padding. own is our hardware address, peer that of the receiver of an ARP reply. It reports false if the frame has no
+// such payload or p is too small: an ARP packet grows by 28 bytes, a neighbour discovery message by 16. FromEthernet
+// does not allocate.
 func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 	if len(f) < HeaderSize || len(p) < EncapSize {
 		return 0, false
@@ -154,12 +157,13 @@ func FromEthernet(p, f []byte, own, peer Address) (n int, ok bool) {
 
 // arpHead reports whether b is an ARP request or reply for IPv4 with the given hardware type and address size.
 func arpHead(b []byte, hardware, size byte) bool {
-	return b[0] == 0 && b[1] == hardware && binary.BigEndian.Uint16(b[2:]) == EtherTypeIPv4 && b[4] == size && b[5] == 4 && b[6] == 0 && (b[7] == 1 || b[7] == 2)
+	return b[0] == 0 && b[1] == hardware && binary.BigEndian.Uint16(b[2:]) == EtherTypeIPv4 && b[4] == size &&
+		b[5] == 4 && b[6] == 0 && (b[7] == 1 || b[7] == 2)
 }
 
-// options copies a neighbour discovery message, an IPv6 packet, and replaces its link-layer address options of from units by
-// options of to units (8 bytes each), which put fills in. It returns the new length and the address in the last such option. The
-// checksum stays correct if it was correct, and wrong if it was wrong.
+// options copies a neighbour discovery message, an IPv6 packet, and replaces its link-layer address options of from
+// units by options of to units (8 bytes each), which put fills in. It returns the new length and the address in the
+// last such option. The checksum stays correct if it was correct, and wrong if it was wrong.
 func options(out, p []byte, from, to int, put func(option []byte)) (n int, sender Address, ok bool) {
 	l := int(binary.BigEndian.Uint16(p[4:]))
 	if l < neighbourSize || 40+l != len(p) || len(out) < 40+neighbourSize {

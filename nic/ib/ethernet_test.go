@@ -64,13 +64,17 @@ func refused(t *testing.T, what string, packet []byte) {
 // A request over IPoIB becomes one over Ethernet, and its reply becomes one over IPoIB, byte for byte.
 func TestARPBothWays(t *testing.T) {
 	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
-	request := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
+	request := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+
+		strings.Repeat("00", 20)+"0a000002")
 	f, sender := toFrame(t, request, [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, farStation)
-	check.Same(t, f, hexed(t, "ffffffffffff 020003000049 0806 0001 0800 06 04 0001"+"020003000049 0a000001 000000000000 0a000002"), "% x")
+	check.Same(t, f, hexed(t, "ffffffffffff 020003000049 0806 0001 0800 06 04 0001"+
+		"020003000049 0a000001 000000000000 0a000002"), "% x")
 	check.Equal(t, sender, far, "from % x")
-	reply := hexed(t, "020003000049 020000000050 0806 0001 0800 06 04 0002"+"020000000050 0a000002 020003000049 0a000001")
+	reply := hexed(t, "020003000049 020000000050 0806 0001 0800 06 04 0002"+
+		"020000000050 0a000002 020003000049 0a000001")
 	padded := append(bytes.Clone(reply), make([]byte, 18)...)
-	want := hexed(t, "0806 0000 0020 0800 14 04 0002"+"00000050 fe80000000000000 0002c90300123457"+"0a000002"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001")
+	want := hexed(t, "0806 0000 0020 0800 14 04 0002"+"00000050 fe80000000000000 0002c90300123457"+"0a000002"+
+		"00000049 fe80000000000000 0002c90300abcde1"+"0a000001")
 	check.Same(t, toPacket(t, padded, ours, far), want, "% x")
 	f, sender = toFrame(t, want, farStation, ourStation) // as the requester sees it
 	check.Same(t, f, reply, "% x")
@@ -91,7 +95,8 @@ func TestARPBothWays(t *testing.T) {
 
 func solicit(t *testing.T) []byte {
 	p := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
-		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0103 0000 00000049 fe80000000000000 0002c90300abcde1")
+		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+
+		"0103 0000 00000049 fe80000000000000 0002c90300abcde1")
 	sum(p[4:])
 	return p
 }
@@ -106,7 +111,8 @@ func sum(p []byte) {
 func TestNeighbourBothWays(t *testing.T) {
 	far, ours := NewAddress(0x49, farGID), NewAddress(0x50, ourGID)
 	f, sender := toFrame(t, solicit(t), [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}, farStation)
-	want := hexed(t, "3333ff000002 020003000049 86dd 60000000 0028 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
+	want := hexed(t, "3333ff000002 020003000049 86dd 60000000 0028 3a ff"+"fd000000000000000000000000000001"+
+		"ff0200000000000000000001ff000002"+
 		"87 00 0000 00000000 fd000000000000000000000000000002"+"0e01010203040506"+"0101 020003000049")
 	sum(want[14:])
 	check.Same(t, f, want, "% x")
@@ -115,8 +121,10 @@ func TestNeighbourBothWays(t *testing.T) {
 	advert[54], advert[58], advert[86] = 136, 0x60, 2 // the answer to it
 	copy(advert[88:], ourStation[:])
 	sum(advert[14:])
-	over := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+"ff0200000000000000000001ff000002"+
-		"88 00 0000 60000000 fd000000000000000000000000000002"+"0e01010203040506"+"0203 0000 00000050 fe80000000000000 0002c90300123457")
+	over := hexed(t, "86dd 0000 60000000 0038 3a ff"+"fd000000000000000000000000000001"+
+		"ff0200000000000000000001ff000002"+
+		"88 00 0000 60000000 fd000000000000000000000000000002"+"0e01010203040506"+
+		"0203 0000 00000050 fe80000000000000 0002c90300123457")
 	sum(over[4:])
 	check.Same(t, toPacket(t, advert, ours, far), over, "% x")
 	wrong := solicit(t)
@@ -148,7 +156,8 @@ func TestOtherPackets(t *testing.T) {
 	check.Same(t, toPacket(t, f[:60], Address{}, Address{}), echo, "% x")
 	for _, kind := range []string{"8100", "88a8", "0000", "86de"} {
 		refused(t, kind, append(hexed(t, kind), echo[2:]...))
-		if _, ok := FromEthernet(make([]byte, 100), append(append(bytes.Clone(f[:12]), hexed(t, kind)...), echo[4:]...), Address{}, Address{}); ok {
+		if _, ok := FromEthernet(make([]byte, 100), append(append(bytes.Clone(f[:12]), hexed(t, kind)...), echo[4:]...),
+			Address{}, Address{}); ok {
 			t.Error(kind)
 		}
 	}

@@ -31,7 +31,8 @@ func TestRequests(t *testing.T) {
 		return header("03", "02", method, attribute, "00000000") + strings.Repeat("00", 12+8+4) + "00000000" + mask
 	}
 	ours, far := "fe80000000000000 0002c90300123457", "fe80000000000000 0002c90300abcde1"
-	like := Group{QKey: 0x0B1B, MTU: 2048, TrafficClass: 7, PKey: 0xFFFF, Rate: 3, SL: 4, FlowLabel: 0xABCDE, HopLimit: 1, Scope: 2}
+	like := Group{QKey: 0x0B1B, MTU: 2048, TrafficClass: 7, PKey: 0xFFFF, Rate: 3, SL: 4, FlowLabel: 0xABCDE,
+		HopLimit: 1, Scope: 2}
 	broadcast := BroadcastGroup(ScopeLink, 0x7FFF)
 	for name, c := range map[string]struct {
 		got  []byte
@@ -40,14 +41,18 @@ func TestRequests(t *testing.T) {
 		"PortInfo":   {Query(AttrPortInfo, 1, tid), header("01", "01", "01", "0015", "00000001")},
 		"P_KeyTable": {Query(AttrPKeyTable, 2, tid), header("01", "01", "01", "0016", "00000002")},
 		"join": {join(broadcast, ourGID, 0xFFFF, tid),
-			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 01"},
+			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours +
+				"00000000 0000 00 00 ffff 00 00 00000000 01"},
 		"create": {joinOrCreate(GID{0xFF, 0x12, 0x40, 0x1B}, ourGID, like, tid),
-			sa("02", "0038", "000173f7") + "ff12401b000000000000000000000000" + ours + "00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
+			sa("02", "0038", "000173f7") + "ff12401b000000000000000000000000" + ours +
+				"00000b1b 0000 84 07 ffff 83 00 4abcde01 21"},
 		"join to send": {joinToSend(broadcast, ourGID, 0xFFFF, tid),
-			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 ffff 00 00 00000000 04"},
+			sa("02", "0038", "00010083") + "ff12401bffff00000000 0000ffffffff" + ours +
+				"00000000 0000 00 00 ffff 00 00 00000000 04"},
 		"counters": {QueryCounters(AttrPortCountersExtended, 2, tid), header("04", "01", "01", "001d", "00000000") + strings.Repeat("00", 40) + "0002"},
 		"leave": {leave(broadcast, ourGID, tid),
-			sa("15", "0038", "00010003") + "ff12401bffff00000000 0000ffffffff" + ours + "00000000 0000 00 00 0000 00 00 00000000 01"},
+			sa("15", "0038", "00010003") + "ff12401bffff00000000 0000ffffffff" + ours +
+				"00000000 0000 00 00 0000 00 00 00000000 01"},
 		"path": {findPath(ourGID, farGID, 0x8001, tid), sa("01", "0035", "0000380c") + "0000000000000000" + far + ours + "0000 0000 00000000 00 81 8001"},
 	} {
 		check.Same(t, c.got, append(hexed(t, c.want), make([]byte, MADSize)...)[:MADSize], name+":\n% x")
@@ -71,7 +76,8 @@ func TestPortInfo(t *testing.T) {
 	copy(d[16:], []byte{0, 7, 0, 1}) // LID, SM's LID
 	copy(d[20:], []byte{0x02, 0x51, 0x48, 0x68})
 	copy(d[31:], []byte{2, 0x14, 0, 0x02, 0x41, 0x43})
-	want := PortInfo{GIDPrefix: 0xFE80000000000000, LID: 7, LMC: 2, SMLID: 1, SMSL: 3, State: PortActive, MTU: 2048, Width: 4, LaneSpeed: 10000, Capabilities: 0x02514868}
+	want := PortInfo{GIDPrefix: 0xFE80000000000000, LID: 7, LMC: 2, SMLID: 1, SMSL: 3, State: PortActive, MTU: 2048,
+		Width: 4, LaneSpeed: 10000, Capabilities: 0x02514868}
 	check.Equal(t, must.Get(ParsePortInfo(answer(q, smpData, d), 2, 9))(t), want, "%+v")
 	d[62] = 1 << 4 // an extended speed takes precedence
 	want.LaneSpeed = 14062
@@ -93,11 +99,14 @@ func TestPortInfo(t *testing.T) {
 func TestCounters(t *testing.T) {
 	q := QueryCounters(AttrPortCounters, 1, 9)
 	d := make([]byte, 64)
-	copy(d[4:], []byte{0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 5}) // symbols, links down, receive errors, of switches, discards
+	// symbols, links down, receive errors, of switches, discards
+	copy(d[4:], []byte{0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 5})
 	copy(d[22:], []byte{0, 6, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10})
-	want := PortCounters{Symbols: 1, LinkDowned: 2, RxErrors: 3, RxSwitchErrors: 4, TxDiscards: 5, VL15Dropped: 6, TxBytes: 28, RxBytes: 32, TxPackets: 9, RxPackets: 10}
+	want := PortCounters{Symbols: 1, LinkDowned: 2, RxErrors: 3, RxSwitchErrors: 4, TxDiscards: 5, VL15Dropped: 6,
+		TxBytes: 28, RxBytes: 32, TxPackets: 9, RxPackets: 10}
 	check.Equal(t, must.Get(ParseCounters(answer(q, perfData, d), AttrPortCounters, 9))(t), want, "%+v")
-	check.Fails(t, "another attribute", check.Err(ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9)), errMAD)
+	check.Fails(t, "another attribute", check.Err(ParseCounters(answer(q, perfData, d), AttrPortCountersExtended, 9)),
+		errMAD)
 	d = make([]byte, 64)
 	d[8], d[23], d[31], d[39] = 1, 2, 3, 4
 	q = QueryCounters(AttrPortCountersExtended, 1, 9)
@@ -119,11 +128,13 @@ func TestAnswersOfTheSA(t *testing.T) {
 	const tid = 77
 	join := join(BroadcastGroup(ScopeLink, 0xFFFF), ourGID, 0xFFFF, tid)
 	record := append(bytes.Clone(join[saData:saData+32]), hexed(t, "00000b1b c000 84 00 ffff 83 92 00000000 21")...)
-	want := Group{MGID: BroadcastGroup(ScopeLink, 0xFFFF), QKey: 0x0B1B, MLID: 0xC000, MTU: 2048, PKey: 0xFFFF, Rate: 3, Scope: 2}
+	want := Group{MGID: BroadcastGroup(ScopeLink, 0xFFFF), QKey: 0x0B1B, MLID: 0xC000, MTU: 2048, PKey: 0xFFFF, Rate: 3,
+		Scope: 2}
 	check.Equal(t, must.Get(parseJoin(answer(join, saData, record), tid))(t), want, "%+v")
 	find := findPath(ourGID, farGID, 0xFFFF, tid)
 	record = append(bytes.Clone(find[saData:saData+40]), hexed(t, "0003 0007 0abcde01 00 81 ffff 0005 84 83 92 00")...)
-	wantPath := Path{DGID: farGID, SGID: ourGID, DLID: 3, SLID: 7, FlowLabel: 0xABCDE, HopLimit: 1, PKey: 0xFFFF, SL: 5, MTU: 2048, Rate: 3}
+	wantPath := Path{DGID: farGID, SGID: ourGID, DLID: 3, SLID: 7, FlowLabel: 0xABCDE, HopLimit: 1, PKey: 0xFFFF, SL: 5,
+		MTU: 2048, Rate: 3}
 	check.Equal(t, must.Get(parsePath(answer(find, saData, record), tid))(t), wantPath, "%+v")
 	check.OK(t, parseLeave(answer(leave(want.MGID, ourGID, tid), 0, nil), tid))
 	for name, c := range map[string]struct {
@@ -139,14 +150,17 @@ func TestAnswersOfTheSA(t *testing.T) {
 	} {
 		check.Fails(t, name, check.Err(parseJoin(c.b, tid)), errMAD, c.says)
 	}
-	check.Fails(t, "a path to a group", check.Err(parsePath(answer(find, saData+40, []byte{0xC0, 0}), tid)), nil, "LID 0xc000")
+	check.Fails(t, "a path to a group", check.Err(parsePath(answer(find, saData+40, []byte{0xC0, 0}), tid)), nil,
+		"LID 0xc000")
 }
 
 func TestHeaders(t *testing.T) {
 	d := Datagram{SLID: 7, DLID: 1, SL: 3, PKey: 0xFFFF, SrcQP: 1, DstQ: 1, QKey: GSIQKey, PSN: 5}
-	check.Same(t, d.Headers(MADSize), hexed(t, "00 32 0001 0048 0007"+"64 40 ffff 00000001 00000005"+"80010000 00000001"), "% x")
+	check.Same(t, d.Headers(MADSize), hexed(t, "00 32 0001 0048 0007"+"64 40 ffff 00000001 00000005"+
+		"80010000 00000001"), "% x")
 	d.Solicited = true
-	if got := d.Headers(57); got[LRHSize+1] != 0xF0 || binary.BigEndian.Uint16(got[4:]) != (28+60+4)/4 { // three bytes of padding
+	// three bytes of padding
+	if got := d.Headers(57); got[LRHSize+1] != 0xF0 || binary.BigEndian.Uint16(got[4:]) != (28+60+4)/4 {
 		t.Errorf("% x", got)
 	}
 }

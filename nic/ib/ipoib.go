@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// IP over InfiniBand in datagram mode (RFC 4391): a four-byte header in front of each packet gives its type. The hardware address
-// of an interface is 20 bytes: a byte of flags, its queue pair number, and the GID of its port.
+// IP over InfiniBand in datagram mode (RFC 4391): a four-byte header in front of each packet gives its type. The
+// hardware address of an interface is 20 bytes: a byte of flags, its queue pair number, and the GID of its port.
 
 const (
 	EncapSize   = 4
@@ -31,8 +31,8 @@ func Encapsulate(b []byte, etherType uint16) {
 	binary.BigEndian.PutUint16(b[2:], 0)
 }
 
-// Address is the hardware address of an IPoIB interface. The flags in its first byte are for connected mode: we set none and
-// ignore those of others.
+// Address is the hardware address of an IPoIB interface. The flags in its first byte are for connected mode: we set
+// none and ignore those of others.
 type Address [AddressSize]byte
 
 // NewAddress returns the address of a queue pair on a port.
@@ -45,8 +45,8 @@ func NewAddress(qpn uint32, gid GID) (a Address) {
 func (a Address) QPN() uint32 { return binary.BigEndian.Uint32(a[:]) & 0xFFFFFF }
 func (a Address) GID() GID    { return GID(a[4:]) }
 
-// IPoIB groups (RFC 4391 §4): 0xff, flags and scope, a signature for IPv4 or IPv6, the partition key with its membership bit set,
-// and the low bits of the IP group.
+// IPoIB groups (RFC 4391 §4): 0xff, flags and scope, a signature for IPv4 or IPv6, the partition key with its
+// membership bit set, and the low bits of the IP group.
 const (
 	signature4 = 0x401B
 	signature6 = 0x601B

@@ -78,7 +78,8 @@ func parseHeader(b []byte) (header, error) {
 		return header{}, fmt.Errorf("%w of base version %d, expected %d", errMAD, b[0], baseVersion)
 	}
 	return header{Class: Class(b[1]), Version: b[2], Method: Method(b[3]), Status: binary.BigEndian.Uint16(b[4:]),
-		TID: binary.BigEndian.Uint64(b[8:]), Attribute: Attribute(binary.BigEndian.Uint16(b[16:])), Modifier: binary.BigEndian.Uint32(b[20:])}, nil
+		TID: binary.BigEndian.Uint64(b[8:]), Attribute: Attribute(binary.BigEndian.Uint16(b[16:])),
+		Modifier: binary.BigEndian.Uint32(b[20:])}, nil
 }
 
 // answers returns an error unless b is a successful answer to the request with header h.
@@ -94,7 +95,8 @@ func (h header) answers(b []byte) error {
 	switch {
 	case got.Class != h.Class || got.Attribute != h.Attribute || got.Method != method || got.TID != h.TID:
 		return fmt.Errorf("%w of class %#02x, method %#02x, attribute %#04x, TID %#x is not the answer to class %#02x, method %#02x, attribute %#04x, TID %#x",
-			errMAD, uint8(got.Class), uint8(got.Method), uint16(got.Attribute), got.TID, uint8(h.Class), uint8(h.Method), uint16(h.Attribute), h.TID)
+			errMAD, uint8(got.Class), uint8(got.Method), uint16(got.Attribute), got.TID, uint8(h.Class),
+			uint8(h.Method), uint16(h.Attribute), h.TID)
 	case got.Status != 0:
 		return &StatusError{got.Class, got.Attribute, got.Status}
 	}
@@ -112,12 +114,14 @@ type StatusError struct {
 func (e *StatusError) busy() bool { return e.Status&1 != 0 }
 
 var statusNames = map[uint16]string{ // bits 4:2
-	1: "the version of base or class is not supported", 2: "the method is not supported", 3: "the method is not supported for the attribute",
+	1: "the version of base or class is not supported", 2: "the method is not supported",
+	3: "the method is not supported for the attribute",
 	7: "a field of attribute or modifier is invalid",
 }
 
 var saStatusNames = map[uint16]string{ // bits 15:8, of subnet administration
-	1: "no resources", 2: "the request is invalid", 3: "no records", 4: "too many records", 5: "the requester's GID is invalid",
+	1: "no resources", 2: "the request is invalid", 3: "no records", 4: "too many records",
+	5: "the requester's GID is invalid",
 	6: "components are missing", 7: "the request is denied", 8: "the priority is to be suggested",
 }
 

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 )
 
-// Headers of a datagram that software builds completely, as for queue pairs 0 and 1 on cards that do not do so themselves (IBA
-// vol. 1 §7.7, §9.2, §9.6). The card appends the checksums.
+// Headers of a datagram that software builds completely, as for queue pairs 0 and 1 on cards that do not do so
+// themselves (IBA vol. 1 §7.7, §9.2, §9.6). The card appends the checksums.
 const (
 	LRHSize  = 8
 	GRHSize  = 40

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// A datagram to subnet administration: header, RMPP header (zero for a datagram in one part), key, attribute offset and component
-// mask, and 200 bytes of record from byte 56 on (IBA vol. 1 §15.2.1).
+// A datagram to subnet administration: header, RMPP header (zero for a datagram in one part), key, attribute offset and
+// component mask, and 200 bytes of record from byte 56 on (IBA vol. 1 §15.2.1).
 const (
 	saVersion = 2
 	saMask    = 48
@@ -80,8 +80,8 @@ func joinHeader(m Method, tid uint64) header {
 	return header{Class: ClassSA, Version: saVersion, Method: m, TID: tid, Attribute: AttrMCMemberRecord}
 }
 
-// join returns the request that makes a port a full member of an existing group, as the broadcast group of IPoIB must be (RFC
-// 4391 §5).
+// join returns the request that makes a port a full member of an existing group, as the broadcast group of IPoIB must
+// be (RFC 4391 §5).
 func join(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, fullMember, tid)
 }
@@ -91,11 +91,12 @@ func joinToSend(mgid, port GID, pkey uint16, tid uint64) []byte {
 	return membership(Set, Group{MGID: mgid, PKey: pkey}, port, mcMGID|mcPortGID|mcPKey|mcJoinState, sendOnly, tid)
 }
 
-// joinOrCreate is like join, but creates the group, with the parameters of like, if it does not exist. like is the broadcast
-// group; this is for all other groups of IPoIB (RFC 4391 §4).
+// joinOrCreate is like join, but creates the group, with the parameters of like, if it does not exist. like is the
+// broadcast group; this is for all other groups of IPoIB (RFC 4391 §4).
 func joinOrCreate(mgid, port GID, like Group, tid uint64) []byte {
 	like.MGID = mgid
-	return membership(Set, like, port, mcMGID|mcPortGID|mcQKey|mcMTUSel|mcMTU|mcTClass|mcPKey|mcRateSel|mcRate|mcSL|mcFlow|mcHop|mcJoinState, fullMember, tid)
+	return membership(Set, like, port, mcMGID|mcPortGID|mcQKey|mcMTUSel|mcMTU|mcTClass|mcPKey|mcRateSel|mcRate|mcSL|
+		mcFlow|mcHop|mcJoinState, fullMember, tid)
 }
 
 // leave returns the request that ends a full membership.
@@ -129,7 +130,8 @@ func parseJoin(b []byte, tid uint64) (Group, error) {
 	}
 	w := binary.BigEndian.Uint32(d[44:])
 	g := Group{
-		MGID: GID(d[:16]), QKey: binary.BigEndian.Uint32(d[32:]), MLID: binary.BigEndian.Uint16(d[36:]), MTU: MTU(d[38] & 0x3F),
+		MGID: GID(d[:16]), QKey: binary.BigEndian.Uint32(d[32:]), MLID: binary.BigEndian.Uint16(d[36:]),
+		MTU:          MTU(d[38] & 0x3F),
 		TrafficClass: d[39], PKey: binary.BigEndian.Uint16(d[40:]), Rate: d[42] & 0x3F,
 		SL: uint8(w >> 28), FlowLabel: w >> 8 & 0xFFFFF, HopLimit: uint8(w), Scope: d[48] >> 4,
 	}
@@ -192,7 +194,8 @@ func parsePath(b []byte, tid uint64) (Path, error) {
 	}
 	w := binary.BigEndian.Uint32(d[44:])
 	p := Path{
-		DGID: GID(d[8:24]), SGID: GID(d[24:40]), DLID: binary.BigEndian.Uint16(d[40:]), SLID: binary.BigEndian.Uint16(d[42:]),
+		DGID: GID(d[8:24]), SGID: GID(d[24:40]), DLID: binary.BigEndian.Uint16(d[40:]),
+		SLID:      binary.BigEndian.Uint16(d[42:]),
 		FlowLabel: w >> 8 & 0xFFFFF, HopLimit: uint8(w), PKey: binary.BigEndian.Uint16(d[50:]), SL: d[53] & 15,
 		MTU: MTU(d[54] & 0x3F), Rate: d[55] & 0x3F,
 	}

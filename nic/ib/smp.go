@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// A subnet management datagram as a port accepts it from its own host: header, M_Key, and 64 bytes of attribute from byte 64 on.
+// A subnet management datagram as a port accepts it from its own host: header, M_Key, and 64 bytes of attribute from
+// byte 64 on.
 const smpData = 64
 
 // Directed routes of subnet management datagrams: hop by hop, by port numbers (IBA vol. 1 §14.2.2).
@@ -22,8 +23,9 @@ const (
 	reregister = 51 // in PortInfo: bit 7
 )
 
-// SubnetRequest reports whether a datagram is a request for the agent of this port. If the request came by a directed route, it
-// must end here, and SubnetRequest writes the return route into it. port is the number of the port that received it.
+// SubnetRequest reports whether a datagram is a request for the agent of this port. If the request came by a directed
+// route, it must end here, and SubnetRequest writes the return route into it. port is the number of the port that
+// received it.
 func SubnetRequest(b []byte, port uint8) bool {
 	h, err := parseHeader(b)
 	if err != nil || h.Method != Get && h.Method != Set {
@@ -31,7 +33,8 @@ func SubnetRequest(b []byte, port uint8) bool {
 	}
 	if h.Class == ClassSubnetDirected {
 		hop := b[smpHop]
-		if b[smpStatus]&directionBack != 0 || hop != b[smpHops] || hop > mostHops || binary.BigEndian.Uint16(b[smpToLID:]) != LIDPermissive {
+		if b[smpStatus]&directionBack != 0 || hop != b[smpHops] || hop > mostHops ||
+			binary.BigEndian.Uint16(b[smpToLID:]) != LIDPermissive {
 			return false
 		}
 		if hop > 0 {
@@ -43,8 +46,8 @@ func SubnetRequest(b []byte, port uint8) bool {
 	return h.Class == ClassSubnet
 }
 
-// SubnetAnswer turns the agent's answer to a request into the datagram to send. It reports false if answer is not an answer to
-// it.
+// SubnetAnswer turns the agent's answer to a request into the datagram to send. It reports false if answer is not an
+// answer to it.
 func SubnetAnswer(answer, request []byte) bool {
 	a, err := parseHeader(answer)
 	q, _ := parseHeader(request)
@@ -65,8 +68,8 @@ func Reregisters(request []byte) bool {
 	return err == nil && h.Method == Set && h.Attribute == AttrPortInfo && request[smpData+reregister]&0x80 != 0
 }
 
-// Query returns a subnet management datagram that requests an attribute of the port itself. modifier is the port number or the
-// block of a table.
+// Query returns a subnet management datagram that requests an attribute of the port itself. modifier is the port number
+// or the block of a table.
 func Query(a Attribute, modifier uint32, tid uint64) []byte {
 	b := make([]byte, MADSize)
 	queryHeader(a, modifier, tid).put(b)
@@ -123,8 +126,10 @@ func ParsePortInfo(b []byte, port uint32, tid uint64) (PortInfo, error) {
 	}
 	d := b[smpData:]
 	p := PortInfo{
-		GIDPrefix: binary.BigEndian.Uint64(d[8:]), LID: binary.BigEndian.Uint16(d[16:]), SMLID: binary.BigEndian.Uint16(d[18:]),
-		State: PortState(d[32] & 15), LMC: d[34] & 7, LaneSpeed: laneSpeed(d[35]>>4, d[62]>>4), MTU: MTU(d[36] >> 4), SMSL: d[36] & 15, Capabilities: binary.BigEndian.Uint32(d[20:]),
+		GIDPrefix: binary.BigEndian.Uint64(d[8:]), LID: binary.BigEndian.Uint16(d[16:]),
+		SMLID: binary.BigEndian.Uint16(d[18:]),
+		State: PortState(d[32] & 15), LMC: d[34] & 7, LaneSpeed: laneSpeed(d[35]>>4, d[62]>>4), MTU: MTU(d[36] >> 4),
+		SMSL: d[36] & 15, Capabilities: binary.BigEndian.Uint32(d[20:]),
 	}
 	switch d[31] {
 	case 1:
@@ -176,7 +181,8 @@ func MTUCode(n int) uint8 {
 	return 0
 }
 
-// ParseGUIDs parses the answer to Query(AttrGUIDInfo, block, tid): eight GUIDs of the port. The first is the port's own.
+// ParseGUIDs parses the answer to Query(AttrGUIDInfo, block, tid): eight GUIDs of the port. The first is the port's
+// own.
 func ParseGUIDs(b []byte, block uint32, tid uint64) (guids [8]uint64, err error) {
 	if err := queryHeader(AttrGUIDInfo, block, tid).answers(b); err != nil {
 		return guids, err

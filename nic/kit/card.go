@@ -52,11 +52,13 @@ type Hooks struct {
 	// device permanently; after any other error the watchdog calls Check again.
 	Check func(polled bool) (*Symptom, error)
 
-	// Count reads the device's counters; Card.Stats returns their totals. It is nil for a device without counters. A device whose registers
-	// are cleared by reading passes them to Totals.Add, and returns the zero Stats. No two calls run at once.
+	// Count reads the device's counters; Card.Stats returns their totals. It is nil for a device without counters. A
+	// device whose registers are cleared by reading passes them to Totals.Add, and returns the zero Stats. No two calls
+	// run at once.
 	Count func() (nic.Stats, error)
 
-	// Stats reads all that ReadStats returns: Card.Stats, and what the queues count. It runs in Ask, or before a restart.
+	// Stats reads all that ReadStats returns: Card.Stats, and what the queues count. It runs in Ask, or before a
+	// restart.
 	Stats func(*nic.Stats) error
 
 	// Restart brings the device back to polling, while no loop uses its queues. Pending frames are lost.
@@ -118,7 +120,8 @@ func (c *Card) Evidence(ask func()) Stage {
 	}}
 }
 
-// Quietly runs do, which drives a bus bit by bit and reports the bytes. An observer does not see its accesses to registers.
+// Quietly runs do, which drives a bus bit by bit and reports the bytes. An observer does not see its accesses to
+// registers.
 func (c *Card) Quietly(do func()) { c.observed.Quietly(do) }
 
 // Do takes one step of bringing the device up, which the log shows at level debug.
@@ -163,8 +166,8 @@ func (c *Card) showTrace(why string) {
 	}
 }
 
-// ReadStats implements nic.Device. It does not wait for a restart, which may take many seconds, but returns what was counted
-// before it.
+// ReadStats implements nic.Device. It does not wait for a restart, which may take many seconds, but returns what was
+// counted before it.
 func (c *Card) ReadStats(out *nic.Stats) error {
 	if !c.lifeMutex.rLockUnlessLong() {
 		*out = c.Totals.latest()
@@ -185,8 +188,8 @@ func (c *Card) readStats(out *nic.Stats) error {
 	return err
 }
 
-// Stats reads the device's counters and returns their totals since Open, over all restarts. Hooks.Stats calls it, and adds what the
-// queues count.
+// Stats reads the device's counters and returns their totals since Open, over all restarts. Hooks.Stats calls it, and
+// adds what the queues count.
 func (c *Card) Stats() (nic.Stats, error) {
 	var now nic.Stats
 	if c.hooks.Count != nil {
@@ -247,8 +250,10 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 		via = "verbs"
 	}
 	return nic.Info{
-		Via: via, Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(), MTU: c.MTU,
-		Queues: c.Options.Queues, Backend: backend, Push: push, Notes: slices.Concat(c.fallbacks.list(), notes, pci.Notes(c.Fn), memory),
+		Via: via, Driver: c.driver, Device: c.Fn.Name(), Model: model, MAC: net.HardwareAddr(c.MAC[:]).String(),
+		MTU:    c.MTU,
+		Queues: c.Options.Queues, Backend: backend, Push: push,
+		Notes: slices.Concat(c.fallbacks.list(), notes, pci.Notes(c.Fn), memory),
 	}
 }
 

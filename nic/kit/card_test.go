@@ -25,7 +25,8 @@ func toy(t *testing.T) pci.Function {
 	return must.Get(port.Function())(t)
 }
 
-var limits = kit.Limits{Driver: "toy", Ring: 64, MinRing: 64, MaxRing: 64, MTU: 1500, MinMTU: 68, MaxMTU: 1500, Queues: 1}
+var limits = kit.Limits{Driver: "toy", Ring: 64, MinRing: 64, MaxRing: 64, MTU: 1500, MinMTU: 68, MaxMTU: 1500,
+	Queues: 1}
 
 var errNo = errors.New("the device refuses")
 
@@ -33,13 +34,16 @@ func stages(t *testing.T, fn pci.Function, level slog.Level) string {
 	t.Helper()
 	var log bytes.Buffer
 	var c kit.Card
-	err := c.Open(fn, nic.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))}, limits, kit.Hooks{
-		Open: func() error {
-			c.Trace.Add(cmdtrace.Entry{Kind: cmdtrace.Command, Name: "ENABLE", Opcode: 0x104, Status: 3, In: cmdtrace.Bytes{0xAB, 0xCD}})
-			return c.Stages(kit.Stage{Name: "first", Do: func() error { return nil }}, kit.Stage{Name: "second", Do: func() error { return errNo }})
-		},
-		Release: func() error { return nil },
-	})
+	err := c.Open(fn, nic.Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))}, limits,
+		kit.Hooks{
+			Open: func() error {
+				c.Trace.Add(cmdtrace.Entry{Kind: cmdtrace.Command, Name: "ENABLE", Opcode: 0x104, Status: 3,
+					In: cmdtrace.Bytes{0xAB, 0xCD}})
+				return c.Stages(kit.Stage{Name: "first", Do: func() error { return nil }},
+					kit.Stage{Name: "second", Do: func() error { return errNo }})
+			},
+			Release: func() error { return nil },
+		})
 	if !errors.Is(err, errNo) {
 		t.Fatalf("open: %v", err)
 	}
@@ -49,7 +53,8 @@ func stages(t *testing.T, fn pci.Function, level slog.Level) string {
 // When Open fails, the log has the last commands, with the raw bytes of a refused one.
 func TestFailedOpenShowsItsTrace(t *testing.T) {
 	log := stages(t, toy(t), slog.LevelInfo)
-	check.Contains(t, log, "open failed", "command ENABLE: opcode 0x104", "in abcd", "step first", "step second", errNo.Error())
+	check.Contains(t, log, "open failed", "command ENABLE: opcode 0x104", "in abcd", "step first", "step second",
+		errNo.Error())
 	if strings.Contains(log, "level=DEBUG") {
 		t.Errorf("steps are logged at level info:\n%s", log)
 	}
@@ -72,7 +77,8 @@ func TestObserverEndsOpen(t *testing.T) {
 	released, asked := false, false
 	err := c.Open(fn, nic.Options{}, limits, kit.Hooks{
 		Open: func() error {
-			return c.Stages(c.Evidence(func() { asked = true }), kit.Learned, kit.Stage{Name: "late", Do: func() error { t.Error("went on"); return nil }})
+			return c.Stages(c.Evidence(func() { asked = true }), kit.Learned,
+				kit.Stage{Name: "late", Do: func() error { t.Error("went on"); return nil }})
 		},
 		Release: func() error { released = true; return nil },
 	})
@@ -111,7 +117,8 @@ func TestFallBackIsReportedOnce(t *testing.T) {
 	defer c.Close()
 	check.Equal(t, strings.Count(log.String(), "fell back"), 1, "the log says %d times that it fell back")
 	notes := c.Info("toy", "none").Notes
-	if want := "fell back from llq 256 to llq 128: the device refuses the configuration: illegal parameter"; len(notes) == 0 || notes[0] != want {
+	if want := "fell back from llq 256 to llq 128: the device refuses the configuration: illegal parameter"; len(
+		notes) == 0 || notes[0] != want {
 		t.Errorf("notes %q, want %q first", notes, want)
 	}
 }

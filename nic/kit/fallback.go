@@ -23,7 +23,8 @@ func (f *fallbacks) list() []string {
 	return slices.Clone(f.all)
 }
 
-// FallBackToOne records that the device does not spread frames over the queues. The others stay open and receive nothing.
+// FallBackToOne records that the device does not spread frames over the queues. The others stay open and receive
+// nothing.
 func (c *Card) FallBackToOne(format string, args ...any) {
 	c.FallBack(fmt.Sprintf("RSS over %d queues", c.Options.Queues), "queue 0 for all frames", format, args...)
 }
@@ -32,7 +33,8 @@ func (c *Card) FallBackToOne(format string, args ...any) {
 // device model, or if one instruction stores 64 bytes, which needs no write combining.
 func (c *Card) FallBackToUncached(bar int, w *mmio.Window) {
 	if why := c.Uncached(bar, w); why != "" {
-		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar), "uncached stores, one bus write for each 8 bytes", "%s", why)
+		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar), "uncached stores, one bus write for each 8 bytes",
+			"%s", why)
 	}
 }
 

@@ -97,7 +97,10 @@ func TestGateHoldsACaller(t *testing.T) {
 	// A caller that makes no more calls delays a restart, but not Close.
 	end := make(chan struct{})
 	close(end)
-	check.Fails(t, "a stopped alone", g.alone(end, func() error { t.Error("ran with a caller that may be inside"); return nil }), nil)
+	check.Fails(t, "a stopped alone", g.alone(end, func() error {
+		t.Error("ran with a caller that may be inside")
+		return nil
+	}), nil)
 	// Loops take the queues over.
 	must.OK(t, g.Enter())
 	g.Leave()

@@ -29,7 +29,8 @@ func TestLimits(t *testing.T) {
 		if (err != nil) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: error %v, want %q", c.o, err, c.says)
 		}
-		if err == nil && (got.RingSize == 0 || got.MTU == 0 || got.Queues == 0 || got.Log == nil || c.o.MTU != 0 && got.MTU != c.o.MTU) {
+		if err == nil && (got.RingSize == 0 || got.MTU == 0 || got.Queues == 0 || got.Log == nil || c.o.MTU != 0 &&
+			got.MTU != c.o.MTU) {
 			t.Errorf("%+v became %+v", c.o, got)
 		}
 	}

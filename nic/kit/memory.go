@@ -91,7 +91,8 @@ func (r *Rings) Block(size, align int) (b dma.Block) {
 // Pointer returns the start of b as the processor sees it. The arena keeps it mapped.
 func Pointer(b dma.Block) unsafe.Pointer { return unsafe.Pointer(&b.Bytes[0]) }
 
-// Table returns size zeroed bytes that only the processor uses. They are in the arena, which is pinned and uses huge pages if it can.
+// Table returns size zeroed bytes that only the processor uses. They are in the arena, which is pinned and uses huge
+// pages if it can.
 func (r *Rings) Table(size int) unsafe.Pointer {
 	p, _ := r.aligned(size, 64)
 	return p
@@ -100,8 +101,8 @@ func (r *Rings) Table(size int) unsafe.Pointer {
 // Words returns n zeroed uint32 in ordinary memory, which Poll reads without bounds checks.
 func Words(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]uint32, n))) }
 
-// Stride returns the distance from one buffer to the next, for buffers of size bytes in cache lines of 64: an odd number
-// of lines, or all heads would share a few sets of the L1 cache.
+// Stride returns the distance from one buffer to the next, for buffers of size bytes in cache lines of 64: an odd
+// number of lines, or all heads would share a few sets of the L1 cache.
 func Stride(size int) uint32 {
 	lines := uint32(size+63) / 64
 	return (lines | 1) * 64

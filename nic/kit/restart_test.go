@@ -48,7 +48,8 @@ func (c *ill) read(t *testing.T) string {
 	check.Equal(t, s.Extra["resets_ill"], s.Resets, "resets by reason: %d")
 	check.Equal(t, s.Extra["mine"], 0, "an entry of the caller's result: %d")
 	s.Extra["mine"] = 7
-	return map[bool]string{true: "all", false: "old"}[s.RxFrames == c.counted.Load()] + map[uint64]string{0: "", 1: " restarting"}[s.Resets-s.Extra[nic.RestartsFinished]]
+	return map[bool]string{true: "all", false: "old"}[s.RxFrames == c.counted.Load()] + map[uint64]string{0: "",
+		1: " restarting"}[s.Resets-s.Extra[nic.RestartsFinished]]
 }
 
 // ReadStats does not wait for a restart: it returns the counts from before it, and the restart.

@@ -24,8 +24,8 @@ func (t *Totals) Start(now nic.Stats) {
 	t.base, t.last = combine(nic.Stats{}, now, subtract), now
 }
 
-// restarted takes the counters as they are after a restart. A counter below its last reading was cleared; any other one continues, like
-// those of a port that other functions share.
+// restarted takes the counters as they are after a restart. A counter below its last reading was cleared; any other one
+// continues, like those of a port that other functions share.
 func (t *Totals) restarted(now nic.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,16 +11,16 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// MeasurePush reports whether a queue that pushes entries to a function's BAR measures how they leave the CPU: on arm64, where the kernel
-// lists no memory types. Tests replace it.
+// MeasurePush reports whether a queue that pushes entries to a function's BAR measures how they leave the CPU: on
+// arm64, where the kernel lists no memory types. Tests replace it.
 var MeasurePush = func(fn pci.Function) bool { return runtime.GOARCH == "arm64" && !fn.Simulated() }
 
 // trialEntries is how many entries a Trial times.
 const trialEntries = 16
 
-// Trial measures whether the window that holds a queue's entries combines stores. It sends nothing for that, because the devices that it is for
-// have no empty entry: it times the queue's first entries. The loop writes them and their doorbells to memory in place of the window, from which
-// Forward copies them. Thus the loop has no code for it.
+// Trial measures whether the window that holds a queue's entries combines stores. It sends nothing for that, because
+// the devices that it is for have no empty entry: it times the queue's first entries. The loop writes them and their
+// doorbells to memory in place of the window, from which Forward copies them. Thus the loop has no code for it.
 type Trial struct {
 	ring   unsafe.Pointer // in the device
 	bell   *uint32
@@ -32,10 +32,11 @@ type Trial struct {
 	timing mmio.Timing
 }
 
-// NewTrial returns a Trial for a ring of entries, a power of two, of entry bytes each, a multiple of 64. bell is its doorbell, to which 16
-// bits of the number of entries are written.
+// NewTrial returns a Trial for a ring of entries, a power of two, of entry bytes each, a multiple of 64. bell is its
+// doorbell, to which 16 bits of the number of entries are written.
 func NewTrial(ring unsafe.Pointer, bell *uint32, entries, entry uint32) *Trial {
-	return &Trial{ring: ring, bell: bell, stand: make([]byte, entries*entry+mmio.BlockSize), entry: entry, mask: entries - 1}
+	return &Trial{ring: ring, bell: bell, stand: make([]byte, entries*entry+mmio.BlockSize), entry: entry,
+		mask: entries - 1}
 }
 
 // Stand returns what the loop uses in place of ring and doorbell.
@@ -44,8 +45,8 @@ func (t *Trial) Stand() (ring unsafe.Pointer, bell *uint32) {
 	return unsafe.Add(at, -uintptr(at)&(mmio.BlockSize-1)), &t.word
 }
 
-// Forward copies the entries up to tail into the device and rings its doorbell for each. It returns what the loop has to use from now on, once
-// enough entries were timed, and the times; nil before that.
+// Forward copies the entries up to tail into the device and rings its doorbell for each. It returns what the loop has
+// to use from now on, once enough entries were timed, and the times; nil before that.
 func (t *Trial) Forward(tail uint32) (ring unsafe.Pointer, bell *uint32, timing *mmio.Timing) {
 	from, _ := t.Stand()
 	blocks := int(t.entry / mmio.BlockSize)
@@ -87,7 +88,8 @@ func (m *Measured) Set(t *mmio.Timing) { m.timing.CompareAndSwap(nil, t) }
 // Check falls back from write combining in a BAR if it was measured that the BAR does not combine stores.
 func (m *Measured) Check(c *Card, bar int) {
 	if t := m.timing.Load(); t != nil && !t.Combined() && mmio.PushMethod() != mmio.MOVDIR64B {
-		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar), "uncached stores, one bus write for each 8 or 16 bytes", "measured: %s", times(t))
+		c.FallBack(fmt.Sprintf("write combining in BAR %d", bar),
+			"uncached stores, one bus write for each 8 or 16 bytes", "measured: %s", times(t))
 	}
 }
 
@@ -96,7 +98,8 @@ func (m *Measured) Notes(bar int) []string {
 	t := m.timing.Load()
 	switch {
 	case t == nil:
-		return []string{fmt.Sprintf("whether BAR %d combines stores is measured with the first %d replies", bar, trialEntries)}
+		return []string{fmt.Sprintf("whether BAR %d combines stores is measured with the first %d replies", bar,
+			trialEntries)}
 	case t.Combined():
 		return []string{fmt.Sprintf("BAR %d combines stores, measured: %s", bar, times(t))}
 	}

@@ -72,7 +72,8 @@ func TestMeasured(t *testing.T) {
 			}))
 			defer k.Close()
 			notes := strings.Join(k.Info("toy", "").Notes, "\n")
-			fell := strings.Contains(notes, "fell back from write combining in BAR 2 to uncached stores, one bus write for each 8 or 16 bytes: measured: 64 bytes")
+			fell := strings.Contains(notes,
+				"fell back from write combining in BAR 2 to uncached stores, one bus write for each 8 or 16 bytes: measured: 64 bytes")
 			check.Equal(t, fell, c.falls, "fell back: %v")
 		})
 	}

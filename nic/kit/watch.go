@@ -12,9 +12,9 @@ import (
 // Every is the time from one look of the watch to the next.
 const Every = 100 * time.Millisecond
 
-// countEvery is how many checks of the watchdog there are from one reading of the counters to the next. A counter of 32 or 36 bits must
-// not wrap in between: 82599's octets do after 55 s at 10 Gbit/s, ConnectX's dropped frames after 28 s at 150 million per second. The last
-// reading is all that is left of the counters of a device that dies.
+// countEvery is how many checks of the watchdog there are from one reading of the counters to the next. A counter of 32
+// or 36 bits must not wrap in between: 82599's octets do after 55 s at 10 Gbit/s, ConnectX's dropped frames after 28 s
+// at 150 million per second. The last reading is all that is left of the counters of a device that dies.
 const countEvery = 100
 
 // Symptom is the watchdog's finding about a device that needs help.
@@ -23,8 +23,8 @@ type Symptom struct {
 	Code   uint32 // the reason in the device's own terms, if it has any
 	Why    string // for the log
 
-	// Recover repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device is
-	// restarted.
+	// Recover repairs the device without a restart, while no loop uses the queues. If it is nil, or fails, the device
+	// is restarted.
 	Recover func() error `json:"-"`
 
 	// Suspect is the progress that stalled, if the stall may be the loops' own: loops that were descheduled, by a

@@ -14,11 +14,12 @@ import (
 const card = "0000:01:00.0"
 
 func answering(more string) string {
-	return fmt.Sprintf("[nic]\ndevice = %q\n[respond]\naddresses = [\"10.9.0.2/24\"]\nstamp_ports = [862]\n%s", card, more)
+	return fmt.Sprintf("[nic]\ndevice = %q\n[respond]\naddresses = [\"10.9.0.2/24\"]\nstamp_ports = [862]\n%s", card,
+		more)
 }
 
-// answeringOn is answering for a model. That of virtio takes physical addresses, as most virtual machines do: it does not offer
-// VIRTIO_F_ACCESS_PLATFORM, so its guest has no IOMMU.
+// answeringOn is answering for a model. That of virtio takes physical addresses, as most virtual machines do: it does
+// not offer VIRTIO_F_ACCESS_PLATFORM, so its guest has no IOMMU.
 func answeringOn(model string) string {
 	if model == "virtio" {
 		return strings.Replace(answering(""), "[nic]\n", "[nic]\nunsafe_no_iommu = true\n", 1)
@@ -29,8 +30,8 @@ func answeringOn(model string) string {
 // etherCards are the models of cards that carry frames.
 var etherCards = []string{"ixgbe", "mlx5", "mlx4", "ena", "virtio"}
 
-// The disk boots by UEFI and answers on the card. Its file is counted and marked as good, little of the memory is in use, nothing but the
-// responder runs on the polling core, and the power button leaves the file system clean.
+// The disk boots by UEFI and answers on the card. Its file is counted and marked as good, little of the memory is in
+// use, nothing but the responder runs on the polling core, and the power button leaves the file system clean.
 func TestBootDisk(t *testing.T) {
 	k := guests(t)
 	for _, model := range etherCards {
@@ -39,7 +40,8 @@ func TestBootDisk(t *testing.T) {
 			d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answeringOn(model)})
 			renameUKI(t, d, "+3")
 			m := serve(t, k, model, 2)
-			g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], noIOMMU: model == "virtio", more: []string{"-vga", "std"}})
+			g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], noIOMMU: model == "virtio",
+				more: []string{"-vga", "std"}})
 			answers(t, k, g, model, m.sockets[1])
 			g.says("marked as good", 1)
 			i := g.interference(10 * time.Second)
@@ -81,7 +83,8 @@ func TestBootDisk(t *testing.T) {
 func answers(t *testing.T, k kit, g *guest, model, socket string) {
 	t.Helper()
 	line := g.says("rebound: ready driver=", 1)
-	if !strings.HasPrefix(line, "rebound: ready driver="+model+" device="+card+" ") || !strings.HasSuffix(line, " addresses=10.9.0.2/24") {
+	if !strings.HasPrefix(line, "rebound: ready driver="+model+" device="+card+" ") ||
+		!strings.HasSuffix(line, " addresses=10.9.0.2/24") {
 		t.Errorf("%q", line)
 	}
 	for line := range strings.Lines(g.console()) {
@@ -101,7 +104,8 @@ type disturbance struct {
 }
 
 func (d disturbance) String() string {
-	return fmt.Sprintf("in %v: CPU time of others %v, %.0f interrupts, %.0f time slices", d.in.Round(100*time.Millisecond), d.other.Round(time.Microsecond), d.interrupts, d.switches)
+	return fmt.Sprintf("in %v: CPU time of others %v, %.0f interrupts, %.0f time slices",
+		d.in.Round(100*time.Millisecond), d.other.Round(time.Microsecond), d.interrupts, d.switches)
 }
 
 func (g *guest) interference(in time.Duration) disturbance {

@@ -40,8 +40,9 @@ func serveNTP(t *testing.T, ahead time.Duration) {
 	}()
 }
 
-// The kernel's igb sets the clock of QEMU's model to the system's when it starts. NTP then steps the system's three hours ahead, and the hardware
-// clock steps it back. STAMP replies say that the clock is synchronized, and its error. A clock that is not there is named with those that are.
+// The kernel's igb sets the clock of QEMU's model to the system's when it starts. NTP then steps the system's three
+// hours ahead, and the hardware clock steps it back. STAMP replies say that the clock is synchronized, and its error. A
+// clock that is not there is named with those that are.
 func TestHardwareClock(t *testing.T) {
 	k := guests(t)
 	img := guestImage(t) + "/rebound.img"
@@ -54,16 +55,19 @@ func TestHardwareClock(t *testing.T) {
 	serveNTP(t, 3*time.Hour)
 	first, missing, good := on("clock = \"ntp\""), on("clock = \"/dev/ptp7\""), on("clock = \"/dev/ptp0\"")
 	m := serve(t, k, "ixgbe", 2)
-	g := boot(t, k, machine{disk: first, usb: true, sockets: m.sockets[:1], netdev: side.netdev(), more: []string{"-device", "pcie-root-port,id=clock,chassis=9,addr=0x13",
-		"-device", "igb,romfile=,bus=clock"}})
+	g := boot(t, k, machine{disk: first, usb: true, sockets: m.sockets[:1], netdev: side.netdev(),
+		more: []string{"-device", "pcie-root-port,id=clock,chassis=9,addr=0x13",
+			"-device", "igb,romfile=,bus=clock"}})
 	g.host, g.dial = "10.77.0.2:9469", side.dial
-	if line := g.says("clock: NTP from ", 1); !strings.HasPrefix(line, "clock: NTP from 10.77.0.1, stratum 1, offset ") || !strings.HasSuffix(line, ", stepped") {
+	if line := g.says("clock: NTP from ", 1); !strings.HasPrefix(line,
+		"clock: NTP from 10.77.0.1, stratum 1, offset ") || !strings.HasSuffix(line, ", stepped") {
 		t.Errorf("%q", line)
 	}
 	g.says("rebound: ready driver=", 1)
 
 	g.replace(missing)
-	if line := g.says("clock: not synchronized: ", 1); !strings.Contains(line, "appliance.clock: no /dev/ptp7 (this machine has /dev/ptp0, ") {
+	if line := g.says("clock: not synchronized: ", 1); !strings.Contains(line,
+		"appliance.clock: no /dev/ptp7 (this machine has /dev/ptp0, ") {
 		t.Errorf("%q", line)
 	}
 	g.says("rebound: ready driver=", 2)
@@ -81,7 +85,8 @@ func TestHardwareClock(t *testing.T) {
 	}
 	g.says("rebound: ready driver=", 3)
 	said := measure(t, k, "ixgbe", m.sockets[1], "-count", "200", "-proto", "stamp", "-v")
-	e := regexp.MustCompile(`reports its clock as synchronised, with an error of at most (\d[^;]*);`).FindStringSubmatch(said)
+	e := regexp.MustCompile(
+		`reports its clock as synchronised, with an error of at most (\d[^;]*);`).FindStringSubmatch(said)
 	if e == nil {
 		t.Errorf("STAMP: %s", said)
 	} else {

@@ -13,8 +13,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// measured is a service of the Debian guest that prints when the responder was ready, and what then disturbs its core, without and with
-// cpu.isolate.
+// measured is a service of the Debian guest that prints when the responder was ready, and what then disturbs its core,
+// without and with cpu.isolate.
 const measured = `[Unit]
 After=rebound-responder@` + card + `.service
 [Service]
@@ -50,7 +50,8 @@ func debianRoot(t *testing.T) string {
 	tar := filepath.Join(cache, "debian-"+kernel+".tar") // again when Debian has another systemd
 	if _, err := os.Stat(tar); err != nil {
 		// In a mount namespace, so that no mount is left if the test is killed.
-		command(t, "unshare", "--mount", "mmdebstrap", "--mode=root", "--variant=apt", "--include=linux-image-amd64,initramfs-tools,systemd-sysv,udev,kmod,dbus,iproute2,procps",
+		command(t, "unshare", "--mount", "mmdebstrap", "--mode=root", "--variant=apt",
+			"--include=linux-image-amd64,initramfs-tools,systemd-sysv,udev,kmod,dbus,iproute2,procps",
 			"trixie", strings.TrimSuffix(tar, ".tar")+".new.tar", filepath.Join(cache, "sources.list"))
 		must.OK(t, os.Rename(strings.TrimSuffix(tar, ".tar")+".new.tar", tar))
 	}
@@ -72,7 +73,8 @@ func debianRoot(t *testing.T) string {
 	}
 	for name, body := range map[string]string{
 		"etc/rebound/" + card + ".env":        "OPTIONS=-set respond.addresses=10.9.0.2/24 -set cpu.cores=[1]\n",
-		"etc/systemd/system/measured.service": measured, "measured": measuredScript, "etc/fstab": "/dev/vda / ext4 defaults 0 1\n", "etc/hostname": "debian\n",
+		"etc/systemd/system/measured.service": measured, "measured": measuredScript,
+		"etc/fstab": "/dev/vda / ext4 defaults 0 1\n", "etc/hostname": "debian\n",
 	} {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644))
 	}
@@ -88,8 +90,8 @@ func command(t *testing.T, name string, args ...string) {
 	}
 }
 
-// Kernel start to ready, and what disturbs the polling core in ten seconds, beside a stock Debian with the service in the same guest. The
-// figures are logged: on emulated CPUs only their ratio says anything.
+// Kernel start to ready, and what disturbs the polling core in ten seconds, beside a stock Debian with the service in
+// the same guest. The figures are logged: on emulated CPUs only their ratio says anything.
 func TestBesideDebian(t *testing.T) {
 	needs.Root(t, "chroot")
 	needs.Programs(t, "mmdebstrap", "mke2fs", "unshare")
@@ -105,7 +107,8 @@ func TestBesideDebian(t *testing.T) {
 	ext4 := filepath.Join(t.TempDir(), "debian.img")
 	command(t, "mke2fs", "-q", "-t", "ext4", "-d", dir, ext4, "2G")
 	m := serve(t, k, "ixgbe", 2)
-	g := boot(t, k, machine{sockets: m.sockets[:1], more: []string{"-kernel", one("boot/vmlinuz-*"), "-initrd", one("boot/initrd.img-*"),
+	g := boot(t, k, machine{sockets: m.sockets[:1], more: []string{"-kernel", one("boot/vmlinuz-*"), "-initrd",
+		one("boot/initrd.img-*"),
 		"-append", "root=/dev/vda rw console=ttyS0 intel_iommu=on systemd.show_status=no quiet " + emulation(t),
 		"-drive", "if=none,id=root,format=raw,file=" + ext4, "-device", "virtio-blk-pci,drive=root,addr=0x11"}})
 	var debian float64
@@ -129,6 +132,7 @@ func TestBesideDebian(t *testing.T) {
 	time.Sleep(10 * time.Second)
 	s := g.status()
 	t.Logf("appliance: %v", g.interference(10*time.Second))
-	t.Logf("kernel start to ready: appliance %.1f s, Debian %.1f s, %.1f times as long", s.ReadyAfter, debian, debian/s.ReadyAfter)
+	t.Logf("kernel start to ready: appliance %.1f s, Debian %.1f s, %.1f times as long", s.ReadyAfter, debian,
+		debian/s.ReadyAfter)
 	g.powerButton()
 }

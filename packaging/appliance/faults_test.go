@@ -13,11 +13,12 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// The responder is killed 50 times, each time at another moment, and answers again each time. Then the management cable is
-// out, and nothing else changes. Then the stick is pulled. Then the kernel panics, and the machine answers again.
+// The responder is killed 50 times, each time at another moment, and answers again each time. Then the management cable
+// is out, and nothing else changes. Then the stick is pulled. Then the kernel panics, and the machine answers again.
 func TestKilledUnpluggedPanicked(t *testing.T) {
 	k := guests(t)
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering("[cpu]\nlock_memory = true\n")})
+	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{
+		"/rebound.toml": answering("[cpu]\nlock_memory = true\n")})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], reboots: true})
 	g.says("rebound: ready driver=", 1)
@@ -27,7 +28,8 @@ func TestKilledUnpluggedPanicked(t *testing.T) {
 		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond) // at another moment of its life
 		pressed := time.Time{}
 		g.until("the end of the responder", func() bool {
-			if time.Since(pressed) > 5*time.Second { // the OOM killer takes the largest process, unless it is still busy with the last one
+			// the OOM killer takes the largest process, unless it is still busy with the last one
+			if time.Since(pressed) > 5*time.Second {
 				g.sysrq("f")
 				pressed = time.Now()
 			}
@@ -65,12 +67,13 @@ func TestKilledUnpluggedPanicked(t *testing.T) {
 	fsck(t, d)
 }
 
-// A wrong file is named with line and key on the console and the page. The machine neither restarts nor answers until a stick with
-// a corrected file is plugged in.
+// A wrong file is named with line and key on the console and the page. The machine neither restarts nor answers until a
+// stick with a corrected file is plugged in.
 func TestWrongThenCorrected(t *testing.T) {
 	k := guests(t)
 	img := guestImage(t) + "/rebound.img"
-	wrong := disk(t, img, map[string]string{"/rebound.toml": strings.Replace(answering(""), "stamp_ports", "stamp_port", 1)})
+	wrong := disk(t, img, map[string]string{"/rebound.toml": strings.Replace(answering(""), "stamp_ports", "stamp_port",
+		1)})
 	good := disk(t, img, map[string]string{"/rebound.toml": answering("")})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: wrong, usb: true, sockets: m.sockets[:1]})
@@ -90,7 +93,8 @@ func TestWrongThenCorrected(t *testing.T) {
 // Two cards of one kind: the machine does not choose.
 func TestTwoCards(t *testing.T) {
 	k := guests(t)
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": strings.Replace(answering(""), "device = \""+card+"\"", "", 1)})
+	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{
+		"/rebound.toml": strings.Replace(answering(""), "device = \""+card+"\"", "", 1)})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, sockets: m.sockets, noNIC: true})
 	if line := g.says("several supported cards", 1); !strings.Contains(line, "0000:01:00.0, 0000:02:00.0") {
@@ -105,7 +109,8 @@ func TestNoIOMMU(t *testing.T) {
 	k := guests(t)
 	img := guestImage(t) + "/rebound.img"
 	d := disk(t, img, map[string]string{"/rebound.toml": answering("")})
-	allowed := disk(t, img, map[string]string{"/rebound.toml": strings.Replace(answering(""), "[nic]\n", "[nic]\nunsafe_no_iommu = true\n", 1)})
+	allowed := disk(t, img, map[string]string{"/rebound.toml": strings.Replace(answering(""), "[nic]\n",
+		"[nic]\nunsafe_no_iommu = true\n", 1)})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], noIOMMU: true})
 	g.says("waiting for a corrected configuration", 1)
@@ -136,7 +141,8 @@ func TestStickFullAndReadOnly(t *testing.T) {
 					for n := 0; ; n++ {
 						file := filepath.Join(t.TempDir(), "filler")
 						must.OK(t, os.WriteFile(file, make([]byte, size), 0o644))
-						if exec.Command("mcopy", "-i", d+"@@1M", file, fmt.Sprintf("::/f%d.%d", size/512, n)).Run() != nil {
+						if exec.Command("mcopy", "-i", d+"@@1M", file,
+							fmt.Sprintf("::/f%d.%d", size/512, n)).Run() != nil {
 							break
 						}
 					}
@@ -159,8 +165,10 @@ func TestStickFullAndReadOnly(t *testing.T) {
 // A newer file that does not boot is tried three times, and then the previous one boots.
 func TestFallBack(t *testing.T) {
 	k := guests(t)
-	bad := must.Get(os.ReadFile(image(t, "-append", emulation(t)+" panic=1 rdinit=/missing", "-version", "9.0.0") + "/rebound.efi"))(t)
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering(""), "/EFI/Linux/rebound-9.0.0+3.efi": string(bad)})
+	bad := must.Get(os.ReadFile(image(t, "-append", emulation(t)+" panic=1 rdinit=/missing", "-version", "9.0.0") +
+		"/rebound.efi"))(t)
+	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": answering(""),
+		"/EFI/Linux/rebound-9.0.0+3.efi": string(bad)})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], reboots: true})
 	g.says("rebound: ready driver=", 1)
@@ -177,8 +185,8 @@ func TestFallBack(t *testing.T) {
 	}
 }
 
-// Without an address to answer for, the machine lists its cards and asks on the console. It answers with what is given there, which
-// it writes to the stick.
+// Without an address to answer for, the machine lists its cards and asks on the console. It answers with what is given
+// there, which it writes to the stick.
 func TestQuestions(t *testing.T) {
 	k := guests(t)
 	d := disk(t, guestImage(t)+"/rebound.img", nil) // as it is built
@@ -193,7 +201,8 @@ func TestQuestions(t *testing.T) {
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")
 	g.powerButton()
 	fsck(t, d)
-	if text := mtool(t, d, "mtype", "::/rebound.toml"); !strings.Contains(text, "addresses = [\"10.9.0.2/24\"]") || !strings.Contains(text, "device = \""+card+"\"") {
+	if text := mtool(t, d, "mtype", "::/rebound.toml"); !strings.Contains(text, "addresses = [\"10.9.0.2/24\"]") ||
+		!strings.Contains(text, "device = \""+card+"\"") {
 		t.Errorf("rebound.toml on the stick:\n%s", text)
 	}
 }

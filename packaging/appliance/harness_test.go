@@ -65,12 +65,13 @@ func image(t *testing.T, flags ...string) string {
 	return dir
 }
 
-// emulation returns words for guests on a busy machine, whose kernels else measure a wrong rate of the time stamp counter: see
-// proof/lab's qemu.go. SysRq's keys kill the responder and panic the kernel.
+// emulation returns words for guests on a busy machine, whose kernels else measure a wrong rate of the time stamp
+// counter: see proof/lab's qemu.go. SysRq's keys kill the responder and panic the kernel.
 func emulation(t *testing.T) string {
 	t.Helper()
 	c := must.Get(latency.NewClock())(t)
-	return fmt.Sprintf("no_timer_check tsc=reliable tsc_early_khz=%d sysrq_always_enabled", int64(math.Round(c.Info().Frequency/1e6))*1e3)
+	return fmt.Sprintf("no_timer_check tsc=reliable tsc_early_khz=%d sysrq_always_enabled",
+		int64(math.Round(c.Info().Frequency/1e6))*1e3)
 }
 
 // guestImage is image for a guest.
@@ -98,7 +99,8 @@ var theKit = sync.OnceValues(func() (k kit, err error) {
 	if b, err := exec.Command("dpkg-deb", "-x", strings.TrimSpace(string(out)), dir).CombinedOutput(); err != nil {
 		return k, fmt.Errorf("unpack ovmf: %w\n%s", err, b)
 	}
-	k.code, k.vars = filepath.Join(dir, "usr/share/OVMF/OVMF_CODE_4M.fd"), filepath.Join(dir, "usr/share/OVMF/OVMF_VARS_4M.fd")
+	k.code, k.vars = filepath.Join(dir, "usr/share/OVMF/OVMF_CODE_4M.fd"),
+		filepath.Join(dir, "usr/share/OVMF/OVMF_VARS_4M.fd")
 	bin, err := filepath.Abs(filepath.Join(root, "out", "appliance-test", "bin"))
 	if err != nil {
 		return k, err
@@ -170,7 +172,8 @@ func fsck(t *testing.T, disk string) {
 	const start = 1 << 20
 	part := filepath.Join(t.TempDir(), "part")
 	must.OK(t, os.WriteFile(part, b[start:len(b)-start+512], 0o644))
-	if out, err := exec.Command("fsck.fat", "-n", part).CombinedOutput(); err != nil || bytes.Contains(out, []byte("irty")) {
+	if out, err := exec.Command("fsck.fat", "-n", part).CombinedOutput(); err != nil ||
+		bytes.Contains(out, []byte("irty")) {
 		t.Errorf("fsck.fat: %v\n%s", err, out)
 	}
 }
@@ -254,7 +257,8 @@ type guest struct {
 // limitOfBoot is generous: guests are emulated.
 const limitOfBoot = 5 * time.Minute
 
-// until waits for what the guest has to do. On a busy machine the guest gets little of a CPU: the limit is then its CPU time.
+// until waits for what the guest has to do. On a busy machine the guest gets little of a CPU: the limit is then its CPU
+// time.
 func (g *guest) until(what string, ok func() bool) {
 	g.t.Helper()
 	began, used := time.Now(), g.cpu()
@@ -266,12 +270,14 @@ func (g *guest) until(what string, ok func() bool) {
 		}
 		waited, had := time.Since(began), g.cpu()-used
 		if waited > 6*limitOfBoot || waited > limitOfBoot && had > limitOfBoot {
-			g.t.Fatalf("not within %v, of which the guest had %v of CPU time: %s", waited.Round(time.Second), had.Round(time.Second), what)
+			g.t.Fatalf("not within %v, of which the guest had %v of CPU time: %s", waited.Round(time.Second),
+				had.Round(time.Second), what)
 		}
 	}
 }
 
-// cpu returns the CPU time of QEMU, which is utime and stime of proc_pid_stat(5), in hundredths of a second; 0 when QEMU has ended.
+// cpu returns the CPU time of QEMU, which is utime and stime of proc_pid_stat(5), in hundredths of a second; 0 when
+// QEMU has ended.
 func (g *guest) cpu() time.Duration {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.cmd.Process.Pid))
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
@@ -288,10 +294,12 @@ func boot(t *testing.T, k kit, m machine) *guest {
 	g := &guest{t: t, dir: t.TempDir(), ended: make(chan struct{})}
 	vars := filepath.Join(g.dir, "vars.fd")
 	must.OK(t, os.WriteFile(vars, must.Get(os.ReadFile(k.vars))(t), 0o644))
-	args := []string{"-M", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G", "-nodefaults", "-display", "none",
+	args := []string{"-M", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m",
+		"1G", "-nodefaults", "-display", "none",
 		"-object", "memory-backend-memfd,id=ram,size=1G,share=on", "-machine", "memory-backend=ram",
 		"-drive", "if=pflash,format=raw,readonly=on,file=" + k.code, "-drive", "if=pflash,format=raw,file=" + vars,
-		"-chardev", "socket,id=serial,server=on,wait=off,path=" + filepath.Join(g.dir, "serial") + ",logfile=" + filepath.Join(g.dir, "console"), "-serial", "chardev:serial",
+		"-chardev", "socket,id=serial,server=on,wait=off,path=" + filepath.Join(g.dir, "serial") + ",logfile=" +
+			filepath.Join(g.dir, "console"), "-serial", "chardev:serial",
 		"-qmp", "unix:" + filepath.Join(g.dir, "qmp") + ",server=on,wait=off",
 		"-device", "qemu-xhci,id=xhci,addr=0x10"}
 	if !m.noIOMMU {
@@ -317,10 +325,12 @@ func boot(t *testing.T, k kit, m machine) *guest {
 		args = append(args, "-netdev", m.netdev, "-device", "virtio-net-pci,id=nic,netdev=m,romfile=,addr=0x12")
 	default:
 		g.port = freePort(t)
-		args = append(args, "-netdev", fmt.Sprintf("user,id=m,hostfwd=tcp:127.0.0.1:%d-:9469", g.port), "-device", "virtio-net-pci,id=nic,netdev=m,romfile=,addr=0x12")
+		args = append(args, "-netdev", fmt.Sprintf("user,id=m,hostfwd=tcp:127.0.0.1:%d-:9469", g.port), "-device",
+			"virtio-net-pci,id=nic,netdev=m,romfile=,addr=0x12")
 	}
 	for i, s := range m.sockets {
-		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d,addr=%#x,hotplug=off,power_controller_present=off,mem-reserve=8M,pref64-reserve=64M", i, i+1, 4+i),
+		args = append(args, "-device",
+			fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d,addr=%#x,hotplug=off,power_controller_present=off,mem-reserve=8M,pref64-reserve=64M", i, i+1, 4+i),
 			"-device", fmt.Sprintf(`{"driver":"vfio-user-pci","rombar":0,"socket":{"type":"unix","path":%q},"bus":"rp%d"}`, s, i))
 	}
 	g.cmd = exec.Command(k.qemu, append(args, m.more...)...)
@@ -428,8 +438,10 @@ func (g *guest) replace(disk string) {
 	g.execute("device_del", map[string]any{"id": plug()})
 	g.sticks++
 	g.says("stick: not there any more", g.sticks)
-	g.execute("blockdev-add", map[string]any{"driver": "raw", "node-name": plug(), "file": map[string]any{"driver": "file", "filename": disk}})
-	g.execute("device_add", map[string]any{"driver": "usb-storage", "id": plug(), "bus": "xhci.0", "drive": plug(), "removable": true})
+	g.execute("blockdev-add", map[string]any{"driver": "raw", "node-name": plug(),
+		"file": map[string]any{"driver": "file", "filename": disk}})
+	g.execute("device_add", map[string]any{"driver": "usb-storage", "id": plug(), "bus": "xhci.0", "drive": plug(),
+		"removable": true})
 }
 
 // powerButton presses it, and waits for QEMU's end.
@@ -445,7 +457,8 @@ func (g *guest) powerButton() {
 
 // get returns a page.
 func (g *guest) get(path string) (string, error) {
-	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: g.dial}}
+	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: g.dial}}
 	host := g.host
 	if host == "" {
 		host = fmt.Sprint("127.0.0.1:", g.port)
@@ -501,7 +514,8 @@ func value(t *testing.T, page, name string) (v float64) {
 // measure runs the bench on the second model, and fails if a reply is missing. It returns what the bench printed.
 func measure(t *testing.T, k kit, model, socket string, more ...string) string {
 	t.Helper()
-	args := append([]string{"run", "-target", "10.9.0.2", "-driver", model, "-iface", "vfio-user:" + socket, "-source", "10.9.0.1", "-gateway", "10.9.0.2", "-closed",
+	args := append([]string{"run", "-target", "10.9.0.2", "-driver", model, "-iface", "vfio-user:" + socket, "-source",
+		"10.9.0.1", "-gateway", "10.9.0.2", "-closed",
 		"-timeout", "60s", "-warmup", "0s", "-self-test", "0s", "-out", t.TempDir()}, more...)
 	out, err := exec.Command(k.bench, args...).CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("lost 0")) {
@@ -513,7 +527,8 @@ func measure(t *testing.T, k kit, model, socket string, more ...string) string {
 // says returns the last line with the text when it is complete, and the CPU time of the guest's process is read.
 func TestGuestSays(t *testing.T) {
 	g := &guest{t: t, dir: t.TempDir(), ended: make(chan struct{})}
-	g.cmd = exec.Command("sh", "-c", `printf 'ready one\r\nready two' >console; while [ ! -e end ]; do :; done; printf ' end\r\n' >>console; while :; do :; done`)
+	g.cmd = exec.Command("sh", "-c",
+		`printf 'ready one\r\nready two' >console; while [ ! -e end ]; do :; done; printf ' end\r\n' >>console; while :; do :; done`)
 	g.cmd.Dir = g.dir
 	must.OK(t, g.cmd.Start())
 	t.Cleanup(func() {

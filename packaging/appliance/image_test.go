@@ -37,7 +37,8 @@ func TestImage(t *testing.T) {
 		t.Errorf("rebound.img has %d bytes, more than 64 MB", img.Size())
 	}
 	fsck(t, dir+"/rebound.img")
-	fsck(t, disk(t, dir+"/rebound.img", map[string]string{"/EFI/Linux/second+3.efi": string(must.Get(os.ReadFile(dir + "/rebound.efi"))(t))}))
+	fsck(t, disk(t, dir+"/rebound.img", map[string]string{"/EFI/Linux/second+3.efi": string(
+		must.Get(os.ReadFile(dir + "/rebound.efi"))(t))}))
 	t.Logf("rebound.img %d bytes, rebound.efi %d bytes", img.Size(), efi.Size())
 
 	var bom struct {
@@ -61,7 +62,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// Two builds of one commit are the same: the second one in another folder and time zone, by an ordinary user with nothing compiled before.
+// Two builds of one commit are the same: the second one in another folder and time zone, by an ordinary user with
+// nothing compiled before.
 func TestReproducible(t *testing.T) {
 	needs.Long(t)
 	if out := must.Get(exec.Command("git", "status", "--porcelain").Output())(t); len(out) > 0 {
@@ -85,13 +87,15 @@ func TestReproducible(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range []string{"rebound.img", "rebound.efi", "rebound.cdx.json", "rebound.toml", "rebound.ipxe"} {
-		if a, b := must.Get(os.ReadFile(filepath.Join(first, name)))(t), must.Get(os.ReadFile(filepath.Join(second, name)))(t); !bytes.Equal(a, b) {
+		if a, b := must.Get(os.ReadFile(filepath.Join(first, name)))(t),
+			must.Get(os.ReadFile(filepath.Join(second, name)))(t); !bytes.Equal(a, b) {
 			t.Errorf("%s differs: %d and %d bytes", name, len(a), len(b))
 		}
 	}
 }
 
-// ordinary returns a command that runs as the user nobody if this process is root's. That user owns folder then, and can read the module cache.
+// ordinary returns a command that runs as the user nobody if this process is root's. That user owns folder then, and
+// can read the module cache.
 func ordinary(t *testing.T, folder string, args ...string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -102,8 +106,10 @@ func ordinary(t *testing.T, folder string, args ...string) *exec.Cmd {
 	must.OK(t, os.Mkdir(modules, 0o755))
 	command(t, "chown", "-R", "65534:65534", folder)
 	// The module cache is in a home folder that others cannot enter.
-	script := fmt.Sprintf("mount --bind %q %q && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"", goRun(t, ".", "env", "GOMODCACHE"), modules)
+	script := fmt.Sprintf("mount --bind %q %q && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"",
+		goRun(t, ".", "env", "GOMODCACHE"), modules)
 	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "sh"}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+folder, "GOCACHE="+folder+"/go-build", "GOMODCACHE="+modules, "GOPROXY=off", "GOFLAGS=-trimpath", "TMPDIR="+folder+"/tmp")
+	cmd.Env = append(os.Environ(), "HOME="+folder, "GOCACHE="+folder+"/go-build", "GOMODCACHE="+modules, "GOPROXY=off",
+		"GOFLAGS=-trimpath", "TMPDIR="+folder+"/tmp")
 	return cmd
 }

@@ -19,17 +19,22 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// From the management side only the port of the pages is open. The port under test sends nothing but answers: to ARP for its address, to pings, UDP
-// echo and STAMP.
+// From the management side only the port of the pages is open. The port under test sends nothing but answers: to ARP
+// for its address, to pings, UDP echo and STAMP.
 func TestScan(t *testing.T) {
 	k := guests(t)
 	dir := guestImage(t)
 	side := newSide(t)
 	m := serveOn(t, k, "ixgbe", 1, "tap:rbappl1")
-	until(t, 20*time.Second, "the model's tap", func() bool { _, err := netlink.LinkByName("rbappl1"); return err == nil })
+	until(t, 20*time.Second, "the model's tap", func() bool {
+		_,
+			err := netlink.LinkByName("rbappl1")
+		return err == nil
+	})
 	address(t, managementTap, "10.77.0.1/24")
 	address(t, "rbappl1", "10.9.0.1/24")
-	d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answering("[appliance]\nmanagement = \"0000:00:12.0\"\naddress = \"10.77.0.2/24\"\n")})
+	d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answering(
+		"[appliance]\nmanagement = \"0000:00:12.0\"\naddress = \"10.77.0.2/24\"\n")})
 	sent := capture(t, "rbappl1")
 	g := boot(t, k, machine{disk: d, sockets: m.sockets, netdev: side.netdev()})
 	g.says("rebound: ready driver=", 1)
@@ -118,7 +123,8 @@ func probeAll(t *testing.T) {
 	defer c.Close()
 	for port := 1; port <= 65535; port++ {
 		if port != 862 { // STAMP's own tests send what it answers
-			c.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, 0, 2}), uint16(port)))
+			c.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, 0, 2}),
+				uint16(port)))
 		}
 		if port%256 == 0 {
 			time.Sleep(time.Millisecond)

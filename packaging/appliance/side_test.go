@@ -66,33 +66,36 @@ func address(t *testing.T, name, prefix string) {
 	must.OK(t, netlink.LinkSetUp(link))
 }
 
-// lease serves the address 10.77.0.2 by DHCP on an interface, which has 10.77.0.1, also as the NTP server. Firmware that asks for a boot file over HTTP is given uri,
-// and firmware that asks for one by PXE nothing.
+// lease serves the address 10.77.0.2 by DHCP on an interface, which has 10.77.0.1, also as the NTP server. Firmware
+// that asks for a boot file over HTTP is given uri, and firmware that asks for one by PXE nothing.
 func lease(t *testing.T, name, uri string) {
 	t.Helper()
 	own := net.IPv4(10, 77, 0, 1)
-	s := must.Get(server4.NewServer(name, &net.UDPAddr{IP: net.IPv4zero, Port: dhcpv4.ServerPort}, func(conn net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
-		kind := dhcpv4.MessageTypeAck
-		if m.MessageType() == dhcpv4.MessageTypeDiscover {
-			kind = dhcpv4.MessageTypeOffer
-		}
-		class := m.ClassIdentifier()
-		if strings.HasPrefix(class, "PXEClient") {
-			return
-		}
-		reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(net.IPv4(10, 77, 0, 2)), dhcpv4.WithServerIP(own),
-			dhcpv4.WithOption(dhcpv4.OptServerIdentifier(own)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(own), dhcpv4.WithLeaseTime(3600),
-			dhcpv4.WithOption(dhcpv4.OptNTPServers(own)))
-		if err != nil {
-			t.Errorf("DHCP: %v", err)
-			return
-		}
-		if strings.HasPrefix(class, "HTTPClient") { // UEFI 2.10 §24.7.2
-			reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
-			reply.UpdateOption(dhcpv4.OptBootFileName(uri))
-		}
-		conn.WriteTo(reply.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort})
-	}))(t)
+	s := must.Get(server4.NewServer(name, &net.UDPAddr{IP: net.IPv4zero, Port: dhcpv4.ServerPort},
+		func(conn net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
+			kind := dhcpv4.MessageTypeAck
+			if m.MessageType() == dhcpv4.MessageTypeDiscover {
+				kind = dhcpv4.MessageTypeOffer
+			}
+			class := m.ClassIdentifier()
+			if strings.HasPrefix(class, "PXEClient") {
+				return
+			}
+			reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind),
+				dhcpv4.WithYourIP(net.IPv4(10, 77, 0, 2)), dhcpv4.WithServerIP(own),
+				dhcpv4.WithOption(dhcpv4.OptServerIdentifier(own)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+				dhcpv4.WithRouter(own), dhcpv4.WithLeaseTime(3600),
+				dhcpv4.WithOption(dhcpv4.OptNTPServers(own)))
+			if err != nil {
+				t.Errorf("DHCP: %v", err)
+				return
+			}
+			if strings.HasPrefix(class, "HTTPClient") { // UEFI 2.10 §24.7.2
+				reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
+				reply.UpdateOption(dhcpv4.OptBootFileName(uri))
+			}
+			conn.WriteTo(reply.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort})
+		}))(t)
 	go s.Serve()
 	t.Cleanup(func() { s.Close() })
 }

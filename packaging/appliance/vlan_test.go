@@ -19,8 +19,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// trunk is the network of a guest that sends and receives tagged frames: the frames of one VLAN are those of a tap in the test's namespace,
-// without their tags.
+// trunk is the network of a guest that sends and receives tagged frames: the frames of one VLAN are those of a tap in
+// the test's namespace, without their tags.
 type trunk struct {
 	netdev string
 	plain  atomic.Bool // frames to the guest have no tag
@@ -40,7 +40,8 @@ func newTrunk(t *testing.T, tap string, id uint16) *trunk {
 	ours, theirs := dir+"/test", dir+"/guest"
 	c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: ours, Net: "unixgram"}))(t)
 	t.Cleanup(func() { c.Close() })
-	k := &trunk{netdev: fmt.Sprintf("dgram,id=m,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", theirs, ours), others: captured{kinds: map[string]bool{}}}
+	k := &trunk{netdev: fmt.Sprintf("dgram,id=m,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", theirs,
+		ours), others: captured{kinds: map[string]bool{}}}
 	tag := binary.BigEndian.AppendUint16([]byte{0x81, 0x00}, id)
 	go func() {
 		for b := make([]byte, 1<<16); ; {
@@ -82,12 +83,14 @@ func TestVLAN(t *testing.T) {
 	trunk := newTrunk(t, tap, id)
 	address(t, tap, "10.77.0.1/24")
 	lease(t, tap, "")
-	d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answering(fmt.Sprintf("[appliance]\nvlan = %d\n", id))})
+	d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": answering(
+		fmt.Sprintf("[appliance]\nvlan = %d\n", id))})
 	m := serve(t, k, "ixgbe", 2)
 	g := boot(t, k, machine{disk: d, sockets: m.sockets[:1], netdev: trunk.netdev})
 	g.host, g.dial = "10.77.0.2:9469", side.dial
 	g.says("rebound: ready driver=", 1)
-	if line := g.says("management: http://", 1); !strings.HasPrefix(line, "management: http://10.77.0.2:9469 on eth") || !strings.HasSuffix(line, ".77") {
+	if line := g.says("management: http://", 1); !strings.HasPrefix(line, "management: http://10.77.0.2:9469 on eth") ||
+		!strings.HasSuffix(line, ".77") {
 		t.Errorf("%q", line)
 	}
 	if s := g.status(); s.State != "answering" {
@@ -118,7 +121,8 @@ func TestVLAN(t *testing.T) {
 	must.OK(t, netlink.NeighSet(&guest))
 	ask()
 	trunk.plain.Store(false)
-	if s := g.status(); s.State != "answering" || s.Restarts != 0 { // in the VLAN, after all that the guest has received before
+	// in the VLAN, after all that the guest has received before
+	if s := g.status(); s.State != "answering" || s.Restarts != 0 {
 		t.Errorf("%+v", s)
 	}
 	if got := trunk.others.all(); len(got) > 0 {

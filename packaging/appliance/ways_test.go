@@ -22,7 +22,8 @@ func onlyFile(t *testing.T, dir, config string) string {
 	t.Helper()
 	d := disk(t, dir+"/rebound.img", nil)
 	mtool(t, d, "mdel", "::/EFI/Linux/"+ukis(t, d)[0])
-	return disk(t, d, map[string]string{"/EFI/BOOT/BOOTX64.EFI": string(must.Get(os.ReadFile(dir + "/rebound.efi"))(t)), "/rebound.toml": config,
+	return disk(t, d, map[string]string{"/EFI/BOOT/BOOTX64.EFI": string(must.Get(os.ReadFile(dir + "/rebound.efi"))(t)),
+		"/rebound.toml":       config,
 		"/loader/loader.conf": ""})
 }
 
@@ -45,17 +46,22 @@ func TestSingleFile(t *testing.T) {
 // EFA carries messages: clients find the queue pairs by TCP, on the management interface.
 func TestEFA(t *testing.T) {
 	k := guests(t)
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": "[nic]\ndevice = \"" + card + "\"\n[respond]\nhandover = \"10.0.2.15:18515\"\n"})
+	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": "[nic]\ndevice = \"" + card +
+		"\"\n[respond]\nhandover = \"10.0.2.15:18515\"\n"})
 	m := serve(t, k, "efa", 2)
 	port := freePort(t)
-	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1], netdev: fmt.Sprintf("user,id=m,hostfwd=tcp:127.0.0.1:%d-:18515,hostfwd=tcp:127.0.0.1:%d-:18516", port, port+1)})
-	if line := g.says("rebound: ready driver=", 1); !strings.HasPrefix(line, "rebound: ready driver=efa device="+card+" ") {
+	g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1],
+		netdev: fmt.Sprintf("user,id=m,hostfwd=tcp:127.0.0.1:%d-:18515,hostfwd=tcp:127.0.0.1:%d-:18516", port, port+1)})
+	if line := g.says("rebound: ready driver=", 1); !strings.HasPrefix(line,
+		"rebound: ready driver=efa device="+card+" ") {
 		t.Errorf("%q", line)
 	}
 	g.says("management: http://", 1)
 	for i, proto := range []string{"ud", "srd"} {
-		out, err := exec.Command(k.bench, "run", "-target", "127.0.0.1", "-port", fmt.Sprint(port+i), "-driver", "efa", "-iface", "vfio-user:"+m.sockets[1], "-proto", proto, "-closed",
-			"-count", "200", "-timeout", "60s", "-warmup", "0s", "-self-test", "0s", "-out", t.TempDir()).CombinedOutput()
+		out, err := exec.Command(k.bench, "run", "-target", "127.0.0.1", "-port", fmt.Sprint(port+i), "-driver", "efa",
+			"-iface", "vfio-user:"+m.sockets[1], "-proto", proto, "-closed",
+			"-count", "200", "-timeout", "60s", "-warmup", "0s", "-self-test", "0s", "-out",
+			t.TempDir()).CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("lost 0")) {
 			t.Errorf("bench -proto %s: %v\n%s", proto, err, out)
 		}
@@ -74,8 +80,10 @@ func TestIPXE(t *testing.T) {
 	s := httptest.NewServer(files)
 	defer s.Close()
 	base := strings.Replace(s.URL, "127.0.0.1", "10.0.2.2", 1)
-	d := disk(t, dir+"/rebound.img", map[string]string{"/EFI/BOOT/BOOTX64.EFI": string(must.Get(os.ReadFile(k.ipxe))(t)), "/rebound.toml": "", "/loader/loader.conf": "",
-		"/autoexec.ipxe": fmt.Sprintf("#!ipxe\ndhcp\nset rebound rebound.config=%s/rebound.toml\nchain %s/rebound.ipxe\n", base, base)})
+	d := disk(t, dir+"/rebound.img", map[string]string{"/EFI/BOOT/BOOTX64.EFI": string(
+		must.Get(os.ReadFile(k.ipxe))(t)), "/rebound.toml": "", "/loader/loader.conf": "",
+		"/autoexec.ipxe": fmt.Sprintf(
+			"#!ipxe\ndhcp\nset rebound rebound.config=%s/rebound.toml\nchain %s/rebound.ipxe\n", base, base)})
 	// iPXE's driver starts the card, too, and does what the datasheet forbids and cards tolerate.
 	m := serveOn(t, k, "ixgbe", 2, "pair", "-strict=refused")
 	g := boot(t, k, machine{disk: d, sockets: m.sockets[:1]})
@@ -89,7 +97,8 @@ func TestProbe(t *testing.T) {
 	k := guests(t)
 	for _, model := range []string{"ixgbe", "mlx5", "mlx4", "ena", "efa"} {
 		t.Run(model, func(t *testing.T) {
-			d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": "[appliance]\nmode = \"probe\"\n[nic]\ndevice = \"" + card + "\"\n"})
+			d := disk(t, guestImage(t)+"/rebound.img", map[string]string{
+				"/rebound.toml": "[appliance]\nmode = \"probe\"\n[nic]\ndevice = \"" + card + "\"\n"})
 			m := serve(t, k, model, 2)
 			g := boot(t, k, machine{disk: d, usb: true, sockets: m.sockets[:1]})
 			if line := g.says("done: ", 1); !strings.Contains(line, "1 cards probed, 0 with errors") {
@@ -116,7 +125,8 @@ func TestProbe(t *testing.T) {
 // Mode watch probes the targets of watch.toml, here QEMU's router, and the appliance's page has the metrics.
 func TestWatch(t *testing.T) {
 	k := guests(t)
-	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": "[appliance]\nmode = \"watch\"\n", "/watch.toml": "[targets]\nlist = [\"10.0.2.2\"]\n"})
+	d := disk(t, guestImage(t)+"/rebound.img", map[string]string{"/rebound.toml": "[appliance]\nmode = \"watch\"\n",
+		"/watch.toml": "[targets]\nlist = [\"10.0.2.2\"]\n"})
 	g := boot(t, k, machine{disk: d, usb: true})
 	g.until("rebound_target_up 1 on the page", func() bool {
 		page, err := g.get("/metrics")
@@ -147,7 +157,8 @@ func TestUserData(t *testing.T) {
 		// Not a subtest, which would be on another thread.
 		m := serve(t, k, "ixgbe", 2)
 		d := disk(t, dir+"/rebound.img", map[string]string{"/rebound.toml": ""})
-		g := boot(t, k, machine{disk: d, sockets: m.sockets[:1], netdev: side.netdev(), more: extra("rebound.config=" + cloud)})
+		g := boot(t, k, machine{disk: d, sockets: m.sockets[:1], netdev: side.netdev(),
+			more: extra("rebound.config=" + cloud)})
 		g.host, g.dial = "10.77.0.2:9469", side.dial
 		g.says("rebound: ready driver=", 1)
 		if s := g.status(); s.Configuration != cloud || s.State != "answering" {
@@ -171,10 +182,14 @@ func userData(text string) http.Handler {
 	pages.HandleFunc("PUT /latest/api/token", func(w http.ResponseWriter, r *http.Request) {
 		need(w, r, "X-aws-ec2-metadata-token-ttl-seconds", "60", "a token")
 	})
-	pages.HandleFunc("GET /latest/user-data", func(w http.ResponseWriter, r *http.Request) { need(w, r, "X-aws-ec2-metadata-token", "a token", text) })
-	pages.HandleFunc("GET /computeMetadata/v1/instance/attributes/user-data", func(w http.ResponseWriter, r *http.Request) {
-		need(w, r, "Metadata-Flavor", "Google", text)
+	pages.HandleFunc("GET /latest/user-data", func(w http.ResponseWriter,
+		r *http.Request) {
+		need(w, r, "X-aws-ec2-metadata-token", "a token", text)
 	})
+	pages.HandleFunc("GET /computeMetadata/v1/instance/attributes/user-data",
+		func(w http.ResponseWriter, r *http.Request) {
+			need(w, r, "Metadata-Flavor", "Google", text)
+		})
 	pages.HandleFunc("GET /metadata/instance/compute/userData", func(w http.ResponseWriter, r *http.Request) {
 		if q := r.URL.Query(); q.Get("api-version") != "2021-01-01" || q.Get("format") != "text" {
 			http.Error(w, r.URL.RawQuery, http.StatusBadRequest)
@@ -185,8 +200,8 @@ func userData(text string) http.Handler {
 	return pages
 }
 
-// The firmware itself loads the file over HTTP, from the URL that DHCP gives. Nothing else is on the machine, and the configuration comes from
-// a URL.
+// The firmware itself loads the file over HTTP, from the URL that DHCP gives. Nothing else is on the machine, and the
+// configuration comes from a URL.
 func TestHTTPBoot(t *testing.T) {
 	k := guests(t)
 	dir := guestImage(t)
@@ -198,8 +213,10 @@ func TestHTTPBoot(t *testing.T) {
 	files.HandleFunc("/rebound.toml", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(answering(""))) })
 	serveHTTP(t, "10.77.0.1:80", files)
 	m := serve(t, k, "ixgbe", 2)
-	g := boot(t, k, machine{sockets: m.sockets[:1], netdev: side.netdev(), more: append(extra("rebound.config=http://10.77.0.1/rebound.toml"),
-		"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=no", "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=no")})
+	g := boot(t, k, machine{sockets: m.sockets[:1], netdev: side.netdev(),
+		more: append(extra("rebound.config=http://10.77.0.1/rebound.toml"),
+			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=no", "-fw_cfg",
+			"name=opt/org.tianocore/IPv6PXESupport,string=no")})
 	g.host, g.dial = "10.77.0.2:9469", side.dial
 	g.says("rebound: ready driver=", 1)
 	measure(t, k, "ixgbe", m.sockets[1], "-count", "200")

@@ -1,5 +1,5 @@
-// Package await waits for conditions in tests. A test that waits for a condition, and not for a time, passes on a machine of any
-// speed.
+// Package await waits for conditions in tests. A test that waits for a condition, and not for a time, passes on a
+// machine of any speed.
 package await
 
 import (
@@ -15,7 +15,8 @@ const limit = 2 * time.Minute
 func Holds(ok func() bool) bool {
 	end := time.Now().Add(limit)
 	for pause := time.Millisecond; ; pause = min(pause+pause/8, 200*time.Millisecond) {
-		last := time.Now().After(end) // determined before the call, so that a test that was descheduled checks once more
+		// determined before the call, so that a test that was descheduled checks once more
+		last := time.Now().After(end)
 		if ok() {
 			return true
 		}

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// autogroupFile has the priority of this session's autogroup (sched(7)). Where there is one, a process's own nice value counts only among the
-// processes of its session.
+// autogroupFile has the priority of this session's autogroup (sched(7)). Where there is one, a process's own nice value
+// counts only among the processes of its session.
 const autogroupFile = "/proc/self/autogroup"
 
-// raise gives the autogroup in a file a nice value, and returns what it was, and what restores it. Nothing changes without an autogroup: the
-// file is missing if the kernel has none, and empty in a session that began before any setsid(2), as one that process 1 has.
+// raise gives the autogroup in a file a nice value, and returns what it was, and what restores it. Nothing changes
+// without an autogroup: the file is missing if the kernel has none, and empty in a session that began before any
+// setsid(2), as one that process 1 has.
 func raise(file string, nice int) (before int, restore func(), err error) {
 	b, err := os.ReadFile(file)
 	if err != nil || len(b) == 0 {
@@ -34,8 +35,8 @@ func raise(file string, nice int) (before int, restore func(), err error) {
 	return before, func() { set(before) }, nil
 }
 
-// withPriority calls f while this session's autogroup has this process's nice value, and restores the autogroup's own, also when a signal ends
-// the process.
+// withPriority calls f while this session's autogroup has this process's nice value, and restores the autogroup's own,
+// also when a signal ends the process.
 func withPriority(f func() error) error {
 	const highest = 20 // getpriority(2): the system call returns 20 - nice
 	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)

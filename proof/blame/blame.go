@@ -1,5 +1,6 @@
-// Package blame tests the attribution of slow round trips: it stops, starves and delays the responder, the bench and the link between
-// them, in an order that the bench does not know, and compares the sides that the bench's report names with the plants' own records.
+// Package blame tests the attribution of slow round trips: it stops, starves and delays the responder, the bench and
+// the link between them, in an order that the bench does not know, and compares the sides that the bench's report names
+// with the plants' own records.
 package blame
 
 import (
@@ -66,12 +67,14 @@ func command(args []string, w io.Writer) error {
 	fs.SetOutput(io.Discard)
 	fs.DurationVar(&o.duration, "duration", 5*time.Minute, "how long; the episode that is under way is finished")
 	fs.DurationVar(&o.episode, "episode", 5*time.Second, "how long each plant, or pair of plants, is measured")
-	fs.Uint64Var(&o.seed, "seed", 0, "decides the order of the plants and the times of their pulses; 0 takes a random one, which is printed")
+	fs.Uint64Var(&o.seed, "seed", 0,
+		"decides the order of the plants and the times of their pulses; 0 takes a random one, which is printed")
 	fs.IntVar(&o.rate, "rate", 2000, "probes per second")
 	fs.StringVar(&o.driver, "driver", "afpacket", "the responder's driver: afpacket or afxdp")
 	fs.StringVar(&o.out, "out", "", "`FOLDER` that keeps each episode's report and pulses; nothing is kept if empty")
 	protocols := fs.String("proto", "stamp,udp,icmp", "protocols, separated by commas: stamp, udp, icmp")
-	cost := fs.Bool("cost", false, "plant nothing: compare runs with and without the kernel's tracepoints, and say what watching costs")
+	cost := fs.Bool("cost", false,
+		"plant nothing: compare runs with and without the kernel's tracepoints, and say what watching costs")
 	only := fs.String("only", "", "a `PATTERN` (regular expression): only plants whose names match")
 	err := fs.Parse(args)
 	switch {
@@ -212,7 +215,8 @@ func newBed(relayed, stamp bool) (b *bed, err error) {
 	}
 	if !relayed {
 		err = pair(b.near, nearIface, b.far, farIface)
-	} else if err = errors.Join(pair(b.near, nearIface, b.middle, relayNear), pair(b.far, farIface, b.middle, relayFar)); err == nil {
+	} else if err = errors.Join(pair(b.near, nearIface, b.middle, relayNear),
+		pair(b.far, farIface, b.middle, relayFar)); err == nil {
 		b.relay, err = newRelay(b.middle, stamp)
 	}
 	if err == nil {
@@ -271,12 +275,14 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	}
 	folder = filepath.Join(folder, fmt.Sprintf("%03d", number))
 
-	resp := &testbed.Responder{Bed: &testbed.Testbed{Far: b.far}, Program: o.responder, Driver: o.driver, Core: responderCore,
+	resp := &testbed.Responder{Bed: &testbed.Testbed{Far: b.far}, Program: o.responder, Driver: o.driver,
+		Core:   responderCore,
 		Report: folder + "-responder", Set: []string{"respond.stamp_ports=[862]", "stats.offcore=true"}}
 	for _, p := range e.what {
 		resp.Set = append(resp.Set, p.takes.set...)
 	}
-	args := []string{"run", farAddress, "-proto", e.protocol, "-explain", "-rate", fmt.Sprint(o.rate), "-duration", o.episode.String(), "-runs", "1",
+	args := []string{"run", farAddress, "-proto", e.protocol, "-explain", "-rate", fmt.Sprint(o.rate), "-duration",
+		o.episode.String(), "-runs", "1",
 		"-self-test", "0s", "-driver", "afpacket", "-core", fmt.Sprint(benchCore), "-out", folder}
 	if clocks && stamp {
 		resp.Set = append(resp.Set, "respond.stamp_clock_error=1us")
@@ -292,7 +298,8 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	}
 	defer c.asked.Close()
 	defer c.answers.Close()
-	s := &scene{start: time.Now(), length: o.episode + 2*time.Second, responder: resp.PID(), bench: c.Process.Pid, bed: b, collect: c.collect,
+	s := &scene{start: time.Now(), length: o.episode + 2*time.Second, responder: resp.PID(), bench: c.Process.Pid,
+		bed: b, collect: c.collect,
 		end: make(chan struct{})}
 	// What had the loops' cores is recorded in every episode: other programs run on this machine, too.
 	all := append(slices.Clone(e.what), &plant{side: attribution.Responder, do: unplanted(s.responder, responderCore)},
@@ -343,7 +350,8 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	}
 	if o.out != "" {
 		text := fmt.Appendf(nil, "%s, clocks %v: %s\n", e.protocol, clocks, names(e.what))
-		if err := errors.Join(savePulses(filepath.Join(folder, "pulses.txt"), planted), os.WriteFile(filepath.Join(folder, "plants.txt"), text, 0o666)); err != nil {
+		if err := errors.Join(savePulses(filepath.Join(folder, "pulses.txt"), planted),
+			os.WriteFile(filepath.Join(folder, "plants.txt"), text, 0o666)); err != nil {
 			return err
 		}
 	}
@@ -355,7 +363,8 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	return nil
 }
 
-// explain returns the attribution of a report after the bench has explained it by the responder's, or the report's own and why it refuses.
+// explain returns the attribution of a report after the bench has explained it by the responder's, or the report's own
+// and why it refuses.
 func explain(folder, responder string, clocks bool) (a *attribution.Result, refusal string, err error) {
 	args := []string{"explain", folder, responder}
 	if clocks {
@@ -430,8 +439,8 @@ func (b *benchProcess) wait() error {
 // sameProbe is by how many ns two clocks may differ about when a probe was sent.
 const sameProbe = 100_000
 
-// truth is what was at work while a probe was on its way: the side whose pulses cover at least half of its round trip. There is
-// none if no pulse does, and two sides may do so at once. Only this host delays a probe before it is sent.
+// truth is what was at work while a probe was on its way: the side whose pulses cover at least half of its round trip.
+// There is none if no pulse does, and two sides may do so at once. Only this host delays a probe before it is sent.
 func truth(row *attribution.Row, planted []pulse) (sides []attribution.Side, names map[attribution.Side]string) {
 	names = map[attribution.Side]string{}
 	sum := map[attribution.Side]int64{}

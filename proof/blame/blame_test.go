@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	}
 	if responder := os.Getenv(inKilled); responder != "" {
 		o := options{episode: time.Hour, rate: 1000, driver: "afpacket", responder: responder}
-		err := o.measure(episode{"stamp", []*plant{named("real-time hog on the bench's core"), named("responder stopped"), named("CPU quota of the responder"),
+		err := o.measure(episode{"stamp", []*plant{named("real-time hog on the bench's core"),
+			named("responder stopped"), named("CPU quota of the responder"),
 			named("softirqs on the bench's core")}}, 0, rand.New(rand.NewPCG(1, 1)), newMatrix())
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -72,7 +73,8 @@ func TestKilled(t *testing.T) {
 		all, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, name := range all {
 			if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(mark)) {
-				threads, _ := filepath.Glob(filepath.Dir(name) + "/task/*/comm") // a hog names its thread, which need not be the first
+				// a hog names its thread, which need not be the first
+				threads, _ := filepath.Glob(filepath.Dir(name) + "/task/*/comm")
 				for _, comm := range threads {
 					b, _ := os.ReadFile(comm)
 					left = append(left, strings.TrimSpace(string(b)))
@@ -97,8 +99,8 @@ func TestKilled(t *testing.T) {
 	}, func() string { return fmt.Sprint(left, cgroups()) })
 }
 
-// Of the slow probes whose round trip is mostly in the pulses of a plant, more are attributed to its side than to all others. The
-// machine may be so busy that other causes make all the slowest probes: then there are more episodes.
+// Of the slow probes whose round trip is mostly in the pulses of a plant, more are attributed to its side than to all
+// others. The machine may be so busy that other causes make all the slowest probes: then there are more episodes.
 func TestPlantedSides(t *testing.T) {
 	needs.Root(t, "network namespaces")
 	if runtime.NumCPU() < 2 {
@@ -128,7 +130,8 @@ func TestPlantedSides(t *testing.T) {
 }
 
 func TestTruth(t *testing.T) {
-	row := attribution.Row{At: 1000, RTT: 100_000, Times: []int64{0, 10_000}} // from 1,000,000 to 1,100,000 ns, sent at 1,010,000
+	// from 1,000,000 to 1,100,000 ns, sent at 1,010,000
+	row := attribution.Row{At: 1000, RTT: 100_000, Times: []int64{0, 10_000}}
 	for _, c := range []struct {
 		name    string
 		planted []pulse
@@ -150,7 +153,8 @@ func TestTruth(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	both := []pulse{{from: 0, to: 2_000_000, name: "hog", side: attribution.Here}, {from: 1, to: 2_000_000, side: attribution.Here}}
+	both := []pulse{{from: 0, to: 2_000_000, name: "hog", side: attribution.Here},
+		{from: 1, to: 2_000_000, side: attribution.Here}}
 	if _, names := truth(&row, both); names[attribution.Here] != "hog" {
 		t.Errorf("a plant that other records overlap is %q", names)
 	}
@@ -180,7 +184,8 @@ func TestOffCore(t *testing.T) {
 	if got := offCore(ring, uint64(len(ring))); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := within([]pulse{{from: 100, to: 200}, {from: 300, to: 400}}, []pulse{{from: 150, to: 350}}); !slices.Equal(got, []pulse{{from: 150, to: 200}, {from: 300, to: 350}}) {
+	if got := within([]pulse{{from: 100, to: 200}, {from: 300, to: 400}},
+		[]pulse{{from: 150, to: 350}}); !slices.Equal(got, []pulse{{from: 150, to: 200}, {from: 300, to: 350}}) {
 		t.Errorf("within: %v", got)
 	}
 	for head := range uint64(len(ring)) { // a record that is not complete
@@ -192,8 +197,10 @@ func TestOffCore(t *testing.T) {
 func TestCauses(t *testing.T) {
 	hog, stop := named("hog on the bench's core"), named("bench stopped")
 	here := attribution.Here.String()
-	a := &attribution.Result{Causes: []attribution.Count{{Side: here, Text: "polling thread descheduled on cpu 1", Name: hogName},
-		{Side: here, Text: "timer tick on cpu 1"}, {Side: here, Text: "polling thread stopped (SIGSTOP or a debugger) on cpu 1"}}}
+	a := &attribution.Result{Causes: []attribution.Count{{Side: here, Text: "polling thread descheduled on cpu 1",
+		Name: hogName},
+		{Side: here, Text: "timer tick on cpu 1"}, {Side: here,
+			Text: "polling thread stopped (SIGSTOP or a debugger) on cpu 1"}}}
 	m, planted := newMatrix(), []pulse{{from: 0, to: 1 << 40, side: attribution.Here, name: hog.name}}
 	for _, causes := range [][]int{{0, 1}, {1}, {2}, {}} {
 		a.Rows = append(a.Rows, attribution.Row{At: 1, RTT: 1000, Times: []int64{0, 0}, Side: here, Causes: causes})
@@ -209,7 +216,8 @@ func TestCauses(t *testing.T) {
 		t.Errorf("%d, %d of %d", right, wrong, all)
 	}
 	m.add([]*plant{hog}, "udp", false, &attribution.Result{}, a, planted)
-	for kind, want := range map[string]int{"udp": 0, "udp explained by the responder's report, clocks of unknown error": 4} {
+	for kind, want := range map[string]int{"udp": 0,
+		"udp explained by the responder's report, clocks of unknown error": 4} {
 		if right, _, _ := score(m.kinds[kind]); right != want {
 			t.Errorf("%s: %d right, want %d", kind, right, want)
 		}
@@ -219,7 +227,8 @@ func TestCauses(t *testing.T) {
 // Elsewhere is right for what is not this host's, if the report knows no more.
 func TestScoreReduced(t *testing.T) {
 	here, elsewhere, network := attribution.Here.String(), attribution.Elsewhere.String(), attribution.Network.String()
-	of := map[attribution.Side]map[string]int{attribution.Here: {here: 5, elsewhere: 2}, attribution.Responder: {elsewhere: 7, here: 1}}
+	of := map[attribution.Side]map[string]int{attribution.Here: {here: 5, elsewhere: 2},
+		attribution.Responder: {elsewhere: 7, here: 1}}
 	if right, wrong, all := score(of); right != 12 || wrong != 3 || all != 15 {
 		t.Errorf("%d, %d of %d", right, wrong, all)
 	}
@@ -245,7 +254,8 @@ func TestMedianInterval(t *testing.T) {
 	}
 }
 
-// The session's autogroup gets this process's nice value and, afterwards, its own again. Without autogroups nothing happens.
+// The session's autogroup gets this process's nice value and, afterwards, its own again. Without autogroups nothing
+// happens.
 func TestAutogroup(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "autogroup")
 	content := func(want string) {

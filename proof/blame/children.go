@@ -112,9 +112,11 @@ const cgroupPrefix = "rebound-blame-"
 // newCgroup moves a thread, or with cgroup v2 its process, into a new cgroup.
 func newCgroup(quota, period, pid, tid int) (*cgroup, error) {
 	name := fmt.Sprintf("%s%d-%d", cgroupPrefix, os.Getpid(), tid)
-	dir, files := "/sys/fs/cgroup/cpu/"+name, [][2]string{{"cpu.cfs_period_us", fmt.Sprint(period)}, {"cpu.cfs_quota_us", fmt.Sprint(quota)}, {"tasks", fmt.Sprint(tid)}}
+	dir, files := "/sys/fs/cgroup/cpu/"+name, [][2]string{{"cpu.cfs_period_us", fmt.Sprint(period)},
+		{"cpu.cfs_quota_us", fmt.Sprint(quota)}, {"tasks", fmt.Sprint(tid)}}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		dir, files = "/sys/fs/cgroup/"+name, [][2]string{{"cpu.max", fmt.Sprint(quota, period)}, {"cgroup.procs", fmt.Sprint(pid)}}
+		dir, files = "/sys/fs/cgroup/"+name, [][2]string{{"cpu.max", fmt.Sprint(quota, period)},
+			{"cgroup.procs", fmt.Sprint(pid)}}
 	}
 	c := &cgroup{remover: child("remover", dir)}
 	c.remover.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -163,7 +165,8 @@ func pageOut(s *scene, schedule []pulse, _ *rand.Rand) ([]pulse, error) {
 	var code []unix.RemoteIovec
 	for line := range strings.Lines(string(b)) {
 		var from, to uintptr
-		if n, _ := fmt.Sscanf(line, "%x-%x r-xp", &from, &to); n == 2 && strings.Contains(line, " r-xp ") && strings.Contains(line, "/") {
+		if n, _ := fmt.Sscanf(line, "%x-%x r-xp", &from, &to); n == 2 && strings.Contains(line, " r-xp ") &&
+			strings.Contains(line, "/") {
 			code = append(code, unix.RemoteIovec{Base: from, Len: int(to - from)})
 		}
 	}
@@ -188,7 +191,8 @@ func pageOut(s *scene, schedule []pulse, _ *rand.Rand) ([]pulse, error) {
 }
 
 func pageOutOf(process int, code []unix.RemoteIovec) error {
-	_, _, e := unix.Syscall6(unix.SYS_PROCESS_MADVISE, uintptr(process), uintptr(unsafe.Pointer(&code[0])), uintptr(len(code)), unix.MADV_PAGEOUT, 0, 0)
+	_, _, e := unix.Syscall6(unix.SYS_PROCESS_MADVISE, uintptr(process), uintptr(unsafe.Pointer(&code[0])),
+		uintptr(len(code)), unix.MADV_PAGEOUT, 0, 0)
 	if e != 0 {
 		return e
 	}

@@ -39,9 +39,11 @@ var percentiles = []struct {
 	{"p99.9", func(s *latency.Summary) int64 { return s.P999 }},
 }
 
-// cost compares runs in which the kernel's tracepoints are watched with runs without, in blocks of one run each, in random order.
+// cost compares runs in which the kernel's tracepoints are watched with runs without, in blocks of one run each, in
+// random order.
 func (o *options) cost(w io.Writer) error {
-	fmt.Fprintf(w, "seed %d, %v, runs of %v, %d probes per second, udp, driver %s, kernel %s, load at the start %s\n", o.seed, o.duration, o.episode,
+	fmt.Fprintf(w, "seed %d, %v, runs of %v, %d probes per second, udp, driver %s, kernel %s, load at the start %s\n",
+		o.seed, o.duration, o.episode,
 		o.rate, o.driver, release(), load())
 	r := rand.New(rand.NewPCG(o.seed, 3))
 	b, err := newBed(false, false)
@@ -89,12 +91,15 @@ func (o *options) cost(w io.Writer) error {
 
 // single is one run, watched in one of the ways.
 func (o *options) single(b *bed, way int, folder string) (s latency.Summary, err error) {
-	resp := &testbed.Responder{Bed: &testbed.Testbed{Far: b.far}, Program: o.responder, Driver: o.driver, Core: responderCore, Set: watched[way].set}
+	resp := &testbed.Responder{Bed: &testbed.Testbed{Far: b.far}, Program: o.responder, Driver: o.driver,
+		Core: responderCore, Set: watched[way].set}
 	if err := resp.Start(); err != nil {
 		return s, err
 	}
-	c, err := startBench(b.near, []string{"run", farAddress, "-proto", "udp", fmt.Sprint("-explain=", watched[way].explain), "-rate", fmt.Sprint(o.rate),
-		"-duration", o.episode.String(), "-runs", "1", "-self-test", "0s", "-driver", "afpacket", "-core", fmt.Sprint(benchCore), "-out", folder})
+	c, err := startBench(b.near, []string{"run", farAddress, "-proto", "udp",
+		fmt.Sprint("-explain=", watched[way].explain), "-rate", fmt.Sprint(o.rate),
+		"-duration", o.episode.String(), "-runs", "1", "-self-test", "0s", "-driver", "afpacket", "-core",
+		fmt.Sprint(benchCore), "-out", folder})
 	if err == nil {
 		err = c.wait()
 		c.asked.Close()
@@ -120,8 +125,8 @@ func verdict(low, high float64) string {
 	return "cannot be told"
 }
 
-// medianInterval returns the median, and order statistics between which it is with a probability of at least 95 % (sign test); with fewer
-// than six values there are none, and the interval is unbounded.
+// medianInterval returns the median, and order statistics between which it is with a probability of at least 95 % (sign
+// test); with fewer than six values there are none, and the interval is unbounded.
 func medianInterval(values []float64) (median, low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)

@@ -15,7 +15,8 @@ import (
 
 // matrix counts slow probes by what was planted and by what the report says.
 type matrix struct {
-	kinds  map[string]map[attribution.Side]map[string]int // by protocol and knowledge of the clocks, planted side, and side that the report names
+	// by protocol and knowledge of the clocks, planted side, and side that the report names
+	kinds  map[string]map[attribution.Side]map[string]int
 	plants map[string]*tally
 	apart  map[string]int                      // probes that overlap no pulse, by the side that the report names
 	partly map[string]int                      // probes that pulses overlap for less than half of their round trip
@@ -41,13 +42,14 @@ type tally struct {
 }
 
 func newMatrix() *matrix {
-	return &matrix{kinds: map[string]map[attribution.Side]map[string]int{}, plants: map[string]*tally{}, apart: map[string]int{},
-		both: map[string]int{}, partly: map[string]int{}, absent: map[string]int{}, refused: map[string]int{},
+	return &matrix{kinds: map[string]map[attribution.Side]map[string]int{}, plants: map[string]*tally{},
+		apart: map[string]int{},
+		both:  map[string]int{}, partly: map[string]int{}, absent: map[string]int{}, refused: map[string]int{},
 		other: map[attribution.Side]map[string]int{}}
 }
 
-// add counts an episode's probes: as the bench's report has them, and as they are after it was explained by the responder's. The error of the
-// clocks may be stated.
+// add counts an episode's probes: as the bench's report has them, and as they are after it was explained by the
+// responder's. The error of the clocks may be stated.
 func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *attribution.Result, planted []pulse) {
 	slices.SortFunc(planted, func(a, b pulse) int { return cmp.Compare(a.from, b.from) })
 	m.episodes++
@@ -156,19 +158,26 @@ func causedBy(want *regexp.Regexp, c *attribution.Count) bool {
 func (m *matrix) invented(what []*plant, a *attribution.Result, row *attribution.Row) {
 	for i := range plants {
 		p := &plants[i]
-		if !p.takes.unique || slices.ContainsFunc(what, func(q *plant) bool { return q.causes == p.causes && q.side == p.side }) {
+		if !p.takes.unique || slices.ContainsFunc(what, func(q *plant) bool {
+			return q.causes == p.causes &&
+				q.side == p.side
+		}) {
 			continue
 		}
-		if slices.ContainsFunc(row.Causes, func(k int) bool { return a.Causes[k].Side == p.side.String() && causedBy(p.causes, &a.Causes[k]) }) {
+		if slices.ContainsFunc(row.Causes, func(k int) bool {
+			return a.Causes[k].Side == p.side.String() &&
+				causedBy(p.causes, &a.Causes[k])
+		}) {
 			m.absent[p.name]++
 		}
 	}
 }
 
-var columns = []attribution.Side{attribution.Responder, attribution.Here, attribution.Network, attribution.Elsewhere, attribution.Unknown}
+var columns = []attribution.Side{attribution.Responder, attribution.Here, attribution.Network, attribution.Elsewhere,
+	attribution.Unknown}
 
-// score returns how many of the probes with one planted side were attributed to it, to another, and in all. Elsewhere is right for what
-// is not this host's, if the report knows no more of any probe.
+// score returns how many of the probes with one planted side were attributed to it, to another, and in all. Elsewhere
+// is right for what is not this host's, if the report knows no more of any probe.
 func score(of map[attribution.Side]map[string]int) (right, wrong, all int) {
 	for side, by := range of {
 		for said, n := range by {
@@ -229,7 +238,8 @@ func (m *matrix) write(w io.Writer) {
 		all := p.causes[0] + p.causes[1] + p.causes[2]
 		causes := "\t\t\t"
 		if all > 0 {
-			causes = fmt.Sprintf("%d (%s)\t%s\t%s\t", p.causes[0], share(p.causes[0], all), share(p.causes[1], all), share(p.causes[2], all))
+			causes = fmt.Sprintf("%d (%s)\t%s\t%s\t", p.causes[0], share(p.causes[0], all), share(p.causes[1], all),
+				share(p.causes[2], all))
 		}
 		t.row(name, p.by, causes)
 	}
@@ -244,7 +254,8 @@ func (m *matrix) write(w io.Writer) {
 		fmt.Fprintf(w, "\nDirection on the link: right for %s of %d.\n", share(m.direct[0], m.direct[1]), m.direct[1])
 	}
 	if m.dropped > 0 {
-		fmt.Fprintf(w, "Loss: the relay dropped %d frames, warm-up included; reports call %d probes lost.\n", m.dropped, m.reported)
+		fmt.Fprintf(w, "Loss: the relay dropped %d frames, warm-up included; reports call %d probes lost.\n", m.dropped,
+			m.reported)
 	}
 	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
 		fmt.Fprintf(w, "Not explained: %d episodes: %s\n", m.refused[why], why)

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// switches records when a thread has its core, by the kernel's records of context switches (perf_event_open(2), PERF_RECORD_SWITCH).
+// switches records when a thread has its core, by the kernel's records of context switches (perf_event_open(2),
+// PERF_RECORD_SWITCH).
 type switches struct {
 	fd   int
 	ring []byte
@@ -22,14 +23,17 @@ type switches struct {
 
 func newSwitches(tid int) (*switches, error) {
 	const pages = 512
-	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY, Size: unix.PERF_ATTR_SIZE_VER5,
-		Sample_type: unix.PERF_SAMPLE_TIME, Bits: unix.PerfBitContextSwitch | unix.PerfBitSampleIDAll | unix.PerfBitUseClockID, Clockid: unix.CLOCK_REALTIME}
+	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
+		Size:        unix.PERF_ATTR_SIZE_VER5,
+		Sample_type: unix.PERF_SAMPLE_TIME, Bits: unix.PerfBitContextSwitch | unix.PerfBitSampleIDAll |
+			unix.PerfBitUseClockID, Clockid: unix.CLOCK_REALTIME}
 	fd, err := unix.PerfEventOpen(&attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("context switches of thread %d: %w", tid, err)
 	}
 	w := &switches{fd: fd}
-	if w.ring, err = unix.Mmap(fd, 0, (1+pages)*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if w.ring, err = unix.Mmap(fd, 0, (1+pages)*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("context switches of thread %d: %w", tid, err)
 	}
@@ -46,11 +50,13 @@ func (w *switches) stop() (off []pulse) {
 	return off
 }
 
-// offCore reads the records of context switches up to head. None has been overwritten: the kernel writes no more when the ring is full.
+// offCore reads the records of context switches up to head. None has been overwritten: the kernel writes no more when
+// the ring is full.
 func offCore(ring []byte, head uint64) (off []pulse) {
 	out := int64(0)
 	for at := uint64(0); at+8 <= head && head <= uint64(len(ring)); {
-		kind, misc, size := binary.NativeEndian.Uint32(ring[at:]), binary.NativeEndian.Uint16(ring[at+4:]), uint64(binary.NativeEndian.Uint16(ring[at+6:]))
+		kind, misc, size := binary.NativeEndian.Uint32(ring[at:]), binary.NativeEndian.Uint16(ring[at+4:]),
+			uint64(binary.NativeEndian.Uint16(ring[at+6:]))
 		if size < 8 || at+size > head {
 			return off
 		}
@@ -72,7 +78,8 @@ func pinned(s *scene, pid, core int) (int, error) {
 	for {
 		all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 		for _, name := range all {
-			if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), fmt.Sprintf("\nCpus_allowed_list:\t%d\n", core)) {
+			if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b),
+				fmt.Sprintf("\nCpus_allowed_list:\t%d\n", core)) {
 				var tid int
 				_, err := fmt.Sscanf(name, fmt.Sprintf("/proc/%d/task/%%d/status", pid), &tid)
 				return tid, err

@@ -20,7 +20,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/attribution"
 )
 
-// pulse is a time in which a plant was at work: ns since the start of the episode in a schedule, ns since 1970 in a record.
+// pulse is a time in which a plant was at work: ns since the start of the episode in a schedule, ns since 1970 in a
+// record.
 type pulse struct {
 	from, to int64
 	sent     int64 // if it only concerns one probe: when that was sent
@@ -65,8 +66,11 @@ var (
 	ticked    = regexp.MustCompile("^timer tick")
 	halted    = regexp.MustCompile("^polling thread stopped")
 	throttled = regexp.MustCompile("^polling thread throttled")
-	faulted   = regexp.MustCompile("^polling thread waiting in the kernel|^page fault|^polling thread descheduled .* prove$") // which takes the pages
-	collected = regexp.MustCompile("^pause of Go's runtime|^polling thread waiting in the kernel|^polling thread descheduled .* (exe|prove)$")
+	faulted   = regexp.MustCompile(
+		// which takes the pages
+		"^polling thread waiting in the kernel|^page fault|^polling thread descheduled .* prove$")
+	collected = regexp.MustCompile(
+		"^pause of Go's runtime|^polling thread waiting in the kernel|^polling thread descheduled .* (exe|prove)$")
 )
 
 var plants = []plant{
@@ -150,7 +154,8 @@ func sleepUntil(t time.Time) {
 
 func stopped(s *scene, pid int, schedule []pulse) ([]pulse, error) {
 	defer unix.Kill(pid, unix.SIGCONT)
-	return each(s, schedule, func(time.Time) error { return unix.Kill(pid, unix.SIGSTOP) }, func() error { return unix.Kill(pid, unix.SIGCONT) })
+	return each(s, schedule, func(time.Time) error { return unix.Kill(pid, unix.SIGSTOP) },
+		func() error { return unix.Kill(pid, unix.SIGCONT) })
 }
 
 // hogName is the name of the thread that is a hog.
@@ -180,7 +185,8 @@ func beHog(core, priority int, start int64) error {
 	var set unix.CPUSet
 	set.Set(core)
 	name, _ := unix.BytePtrFromString(hogName)
-	err = errors.Join(err, unix.SchedSetaffinity(0, &set), unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0))
+	err = errors.Join(err, unix.SchedSetaffinity(0, &set), unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)),
+		0, 0, 0))
 	if priority > 0 {
 		err = errors.Join(err, realtime(priority))
 	}
@@ -208,7 +214,8 @@ func beHog(core, priority int, start int64) error {
 }
 
 func realtime(priority int) error {
-	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}, 0)
+	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
+		Priority: uint32(priority)}, 0)
 }
 
 func writePulses(w io.Writer, all []pulse) {

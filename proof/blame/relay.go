@@ -25,8 +25,9 @@ type relay struct {
 
 	stamp bool // probes are STAMP packets
 
-	mu      sync.Mutex
-	delay   [2]func(now int64) int64 // how long a frame is held, by the side that it comes from; negative: it is dropped
+	mu sync.Mutex
+	// how long a frame is held, by the side that it comes from; negative: it is dropped
+	delay   [2]func(now int64) int64
 	records [2][]pulse
 	dropped int
 	passed  map[string]int64 // when a probe without timestamps came, by what tells it apart
@@ -72,7 +73,8 @@ func packetSocket(name string) (int, error) {
 	return fd, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index})
 }
 
-// plant sets what happens to the frames that come from a side, and returns a function that ends it and returns which frames were held.
+// plant sets what happens to the frames that come from a side, and returns a function that ends it and returns which
+// frames were held.
 func (r *relay) plant(from int, delay func(now int64) int64) (finish func() []pulse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +98,8 @@ func (r *relay) run() {
 			t := unix.NsecToTimespec(max(r.line[0].due-time.Now().UnixNano(), 0))
 			wait = &t
 		}
-		fds := []unix.PollFd{{Fd: int32(r.fds[0]), Events: unix.POLLIN}, {Fd: int32(r.fds[1]), Events: unix.POLLIN}, {Fd: int32(r.wake), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(r.fds[0]), Events: unix.POLLIN}, {Fd: int32(r.fds[1]), Events: unix.POLLIN},
+			{Fd: int32(r.wake), Events: unix.POLLIN}}
 		_, _ = unix.Ppoll(fds, wait, nil)
 		if fds[2].Revents != 0 {
 			return

@@ -92,7 +92,8 @@ func (s *spinner) attach(in *testbed.Namespace, name string, program *ebpf.Progr
 		if err != nil {
 			return err
 		}
-		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: at.Attrs().Index, Flags: link.XDPGenericMode})
+		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: at.Attrs().Index,
+			Flags: link.XDPGenericMode})
 		if err != nil {
 			return fmt.Errorf("an XDP program on %s: %w", name, err)
 		}
@@ -107,8 +108,10 @@ func steer(in *testbed.Namespace, name string, core int) error {
 	go func() { // sysfs shows the interfaces of the namespace that mounts it; the thread ends, and the mount with it
 		runtime.LockOSThread()
 		const sys = "/sys"
-		done <- errors.Join(unix.Setns(in.FD, unix.CLONE_NEWNET), unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			unix.Mount("sysfs", sys, "sysfs", 0, ""), os.WriteFile(sys+"/class/net/"+name+"/queues/rx-0/rps_cpus", fmt.Appendf(nil, "%x", 1<<core), 0))
+		done <- errors.Join(unix.Setns(in.FD, unix.CLONE_NEWNET), unix.Unshare(unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("sysfs", sys, "sysfs", 0, ""), os.WriteFile(sys+"/class/net/"+name+"/queues/rx-0/rps_cpus",
+				fmt.Appendf(nil, "%x", 1<<core), 0))
 	}()
 	return <-done
 }
@@ -120,8 +123,9 @@ const spend = 400 * time.Microsecond
 func interrupts(core int) action {
 	return func(s *scene, schedule []pulse, _ *rand.Rand) ([]pulse, error) {
 		return spinning(core, s, schedule, func(p *spinner) (on func(time.Time) error, off func() error, err error) {
-			attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK, Sample: uint64(spend * 11 / 10),
-				Size: unix.PERF_ATTR_SIZE_VER5, Bits: unix.PerfBitDisabled}
+			attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
+				Sample: uint64(spend * 11 / 10),
+				Size:   unix.PERF_ATTR_SIZE_VER5, Bits: unix.PerfBitDisabled}
 			fd, err := unix.PerfEventOpen(&attr, -1, core, -1, unix.PERF_FLAG_FD_CLOEXEC)
 			if err != nil {
 				return nil, nil, fmt.Errorf("a timer's interrupts on CPU %d: %w", core, err)
@@ -136,7 +140,8 @@ func interrupts(core int) action {
 	}
 }
 
-// softirqs plants received frames whose handling keeps a core busy for a whole pulse, on a veth pair that nothing else uses.
+// softirqs plants received frames whose handling keeps a core busy for a whole pulse, on a veth pair that nothing else
+// uses.
 func softirqs(core int) action {
 	return func(s *scene, schedule []pulse, _ *rand.Rand) ([]pulse, error) {
 		return spinning(core, s, schedule, func(p *spinner) (on func(time.Time) error, off func() error, err error) {
@@ -164,7 +169,8 @@ func softirqs(core int) action {
 					return err
 				}
 				for range time.Until(end)/spend + 1 {
-					if _, err := unix.Write(fd, frame); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EAGAIN) {
+					if _, err := unix.Write(fd, frame); err != nil && !errors.Is(err, unix.ENOBUFS) &&
+						!errors.Is(err, unix.EAGAIN) {
 						return fmt.Errorf("a flood: %w", err)
 					}
 				}
@@ -176,14 +182,16 @@ func softirqs(core int) action {
 
 // slowXDP is an XDP program on the responder's interface that keeps the responder's core for each frame of a pulse.
 func slowXDP(s *scene, schedule []pulse, _ *rand.Rand) ([]pulse, error) {
-	return spinning(responderCore, s, schedule, func(p *spinner) (on func(time.Time) error, off func() error, err error) {
+	return spinning(responderCore, s, schedule, func(p *spinner) (on func(time.Time) error, off func() error,
+		err error) {
 		idle := func() error { return nil }
 		return func(time.Time) error { return nil }, idle, p.attach(s.bed.far, farIface, p.objects.Pass)
 	})
 }
 
 // spinning runs a spinner in pulses, and returns when it kept its core busy.
-func spinning(core int, s *scene, schedule []pulse, begin func(*spinner) (on func(end time.Time) error, off func() error, err error)) ([]pulse, error) {
+func spinning(core int, s *scene, schedule []pulse, begin func(*spinner) (on func(end time.Time) error,
+	off func() error, err error)) ([]pulse, error) {
 	p, err := newSpinner(core)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,8 @@ type message struct {
 	Error  *struct{ Message string }
 }
 
-// Start starts a browser, which is stopped when the test ends. It skips the test if Chromium is not installed, and under -short.
+// Start starts a browser, which is stopped when the test ends. It skips the test if Chromium is not installed, and
+// under -short.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	needs.Long(t)
@@ -60,8 +61,10 @@ func Start(t testing.TB) *Browser {
 		t.Fatal(err)
 	}
 	b.to = to
-	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile, "--remote-debugging-pipe", "about:blank")
+	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+		"--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile,
+		"--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{in, out} // the browser's descriptors 3 and 4
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -82,7 +85,8 @@ func Start(t testing.TB) *Browser {
 	var attached struct{ SessionID string }
 	b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
 	b.call("Browser.setDownloadBehavior", map[string]any{"behavior": "allow", "downloadPath": b.Downloads}, nil)
-	b.call("Browser.grantPermissions", map[string]any{"permissions": []string{"clipboardReadWrite", "clipboardSanitizedWrite"}}, nil)
+	b.call("Browser.grantPermissions", map[string]any{"permissions": []string{"clipboardReadWrite",
+		"clipboardSanitizedWrite"}}, nil)
 	b.session = attached.SessionID
 	b.call("Runtime.enable", nil, nil)
 	b.call("Page.enable", nil, nil)
@@ -165,13 +169,15 @@ func (b *Browser) try(method string, params map[string]any, result any) error {
 // Scheme selects the "light" or "dark" colour scheme of pages that have both.
 func (b *Browser) Scheme(name string) {
 	b.t.Helper()
-	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{
+		{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
 // Open opens an address in a window with the given width in pixels and waits until it is loaded.
 func (b *Browser) Open(url string, width int) {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}, nil)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1,
+		"mobile": width < 500}, nil)
 	b.call("Page.navigate", map[string]any{"url": "about:blank"}, nil)
 	b.Until("document.readyState == 'complete' && location.href == 'about:blank'")
 	b.call("Page.navigate", map[string]any{"url": url}, nil)
@@ -193,7 +199,8 @@ func (b *Browser) eval(expression string, value any) error {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
 	}
-	if err := b.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true}, &got); err != nil {
+	if err := b.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true,
+		"awaitPromise": true, "userGesture": true}, &got); err != nil {
 		return err
 	}
 	if got.ExceptionDetails != nil {
@@ -222,7 +229,8 @@ func (b *Browser) Click(element string) {
 	var at struct{ X, Y float64 }
 	b.Eval(fmt.Sprintf("(e => { e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return {X: r.x + r.width/2, Y: r.y + r.height/2} })(%s)", element), &at)
 	for _, kind := range []string{"mousePressed", "mouseReleased"} {
-		b.call("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": at.X, "y": at.Y, "button": "left", "clickCount": 1}, nil)
+		b.call("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": at.X, "y": at.Y, "button": "left",
+			"clickCount": 1}, nil)
 	}
 }
 

@@ -124,7 +124,8 @@ func (c *campaign) run(ctx context.Context) error {
 	}
 	failed := c.save()
 	if n := len(c.report.failures); n > 0 {
-		failed = errors.Join(fmt.Errorf("%d failures with seed %d, see %s", n, c.seed, filepath.Join(c.out, "campaign.md")), failed)
+		failed = errors.Join(fmt.Errorf("%d failures with seed %d, see %s", n, c.seed,
+			filepath.Join(c.out, "campaign.md")), failed)
 	}
 	return failed
 }
@@ -257,7 +258,8 @@ func (s *session) break_(f *fault) error {
 	after, silent := s.traffic.tell()
 	d := after.since(before)
 	ends := s.proc.since(s.began)
-	outcome := step{kind: s.kind.name, fault: f.name, took: took, silent: silent, counts: d, helped: s.helped, skipped: s.skip}
+	outcome := step{kind: s.kind.name, fault: f.name, took: took, silent: silent, counts: d, helped: s.helped,
+		skipped: s.skip}
 	for _, e := range ends {
 		switch {
 		case e.panicked() != "":
@@ -276,8 +278,10 @@ func (s *session) break_(f *fault) error {
 		s.traffic.mu.Unlock()
 	}
 	s.report.steps = append(s.report.steps, outcome)
-	fmt.Fprintf(s.steps, "%8.3f   %s: %s; back after %v, silent for %v, %d asked, %d lost, %d ends%s\n", time.Since(s.start).Seconds(), f.name,
-		strings.Join(s.detail, ", "), took.Round(10*time.Microsecond), silent.Round(time.Millisecond), d.Sent, d.Lost, len(ends),
+	fmt.Fprintf(s.steps, "%8.3f   %s: %s; back after %v, silent for %v, %d asked, %d lost, %d ends%s\n",
+		time.Since(s.start).Seconds(), f.name,
+		strings.Join(s.detail, ", "), took.Round(10*time.Microsecond), silent.Round(time.Millisecond), d.Sent, d.Lost,
+		len(ends),
 		map[bool]string{true: ", restarted by hand"}[s.helped])
 	return err
 }
@@ -294,7 +298,8 @@ func (s *session) end() {
 	if e, err := s.proc.signal(unix.SIGTERM, s.patience); err != nil {
 		fail(err.Error())
 	} else if said := lastLine(e); s.lossy && e.how == "exit 1" && strings.Contains(said, nic.ErrTimeout.Error()) {
-		fmt.Fprintf(s.steps, "%8.3f   the end: a command that the device lost was still waited for: %s\n", time.Since(s.start).Seconds(), said)
+		fmt.Fprintf(s.steps, "%8.3f   the end: a command that the device lost was still waited for: %s\n",
+			time.Since(s.start).Seconds(), said)
 	} else if e.how != "" && e.how != "exit 0" {
 		fail("SIGTERM: " + said)
 	}

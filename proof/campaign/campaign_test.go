@@ -114,7 +114,8 @@ func TestTraffic(t *testing.T) {
 
 // Late replies to requests lost before a fault do not make the loss negative.
 func TestCountsSince(t *testing.T) {
-	check.Equal(t, (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}), (counts{Sent: 5, Late: 4}), "%+v")
+	check.Equal(t, (counts{Sent: 9, Lost: 1, Late: 5}).since(counts{Sent: 4, Lost: 3, Late: 1}),
+		(counts{Sent: 5, Late: 4}), "%+v")
 }
 
 func needRoot(t *testing.T) {
@@ -128,7 +129,8 @@ func TestCampaign(t *testing.T) {
 	needRoot(t)
 	campaign, responder := programs.Path(t, "prove"), programs.Path(t, "responder")
 	out := filepath.Join(t.TempDir(), "report")
-	c := exec.Command(campaign, "campaign", "-responder", responder, "-seed", "1", "-duration", "8s", "-patience", "5m", "-out", out,
+	c := exec.Command(campaign, "campaign", "-responder", responder, "-seed", "1", "-duration", "8s", "-patience", "5m",
+		"-out", out,
 		"-only", "^(ixgbe|efa|xdp pinned): (function reset|removal|SIGKILL|SIGTERM|full disk|link flap|malformed.*|scrapes.*)$")
 	said, err := c.CombinedOutput()
 	steps, _ := os.ReadFile(filepath.Join(out, "steps.log"))
@@ -159,7 +161,8 @@ func TestCampaignFails(t *testing.T) {
 		{[]string{"-duration", "0s"}, 2, "above zero"},
 	} {
 		work := t.TempDir()
-		cmd := exec.Command(campaign, slices.Concat([]string{"campaign"}, c.args, []string{"-out", filepath.Join(t.TempDir(), "out")})...)
+		cmd := exec.Command(campaign, slices.Concat([]string{"campaign"}, c.args,
+			[]string{"-out", filepath.Join(t.TempDir(), "out")})...)
 		cmd.Env = append(os.Environ(), "TMPDIR="+work)
 		said, err := cmd.CombinedOutput()
 		if left, _ := os.ReadDir(work); len(left) > 0 {

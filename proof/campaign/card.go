@@ -43,7 +43,8 @@ type probes struct {
 }
 
 func newProbes(r *rand.Rand, mac [6]byte, most int) (probes, error) {
-	f := probe.Flow{Proto: []probe.Proto{probe.ICMP, probe.UDP, probe.STAMP}[r.IntN(3)], SrcMAC: theirMAC, DstMAC: mac, Src: theirs4, Dst: ours4,
+	f := probe.Flow{Proto: []probe.Proto{probe.ICMP, probe.UDP, probe.STAMP}[r.IntN(3)], SrcMAC: theirMAC, DstMAC: mac,
+		Src: theirs4, Dst: ours4,
 		SrcPort: 40000, DstPort: 7, ID: 77, Run: r.Uint32()}
 	if f.Proto == probe.STAMP {
 		f.DstPort = 862
@@ -54,7 +55,8 @@ func newProbes(r *rand.Rand, mac [6]byte, most int) (probes, error) {
 	low := probe.MinSize(f.Proto, f.Src.Is6())
 	f.Size = low + r.IntN(2)*r.IntN(most-low)
 	c, err := probe.New(f)
-	return probes{codec: c, what: fmt.Sprintf("%v over %v, %d bytes", f.Proto, map[bool]string{false: "IPv4", true: "IPv6"}[f.Src.Is6()], f.Size)}, err
+	return probes{codec: c, what: fmt.Sprintf("%v over %v, %d bytes", f.Proto,
+		map[bool]string{false: "IPv4", true: "IPv6"}[f.Src.Is6()], f.Size)}, err
 }
 
 // judge returns the request that a frame answers, and what is wrong with it. ours is false if the frame is not a reply
@@ -83,7 +85,8 @@ type served struct {
 }
 
 func serve(c *campaign, name string, m sim.Model, r *rand.Rand) (*served, error) {
-	s := &served{model: m, faulty: sim.Inject(m, r.Uint64()), path: filepath.Join(c.work, fmt.Sprintf("%s-%d.sock", name, c.parts)), log: c.simLog}
+	s := &served{model: m, faulty: sim.Inject(m, r.Uint64()),
+		path: filepath.Join(c.work, fmt.Sprintf("%s-%d.sock", name, c.parts)), log: c.simLog}
 	var err error
 	if s.port, err = sim.New(s.faulty, sim.Options{Name: name, Seed: r.Uint64() | 1}); err != nil {
 		return nil, err
@@ -107,7 +110,8 @@ func (s *served) listen() (err error) {
 
 // left waits for the server to notice that its client has disconnected.
 func (s *served) left() (all []string) {
-	for end := time.Now().Add(10 * time.Second); (s.port.Mappings() > 0 || s.port.BusMaster()) && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); (s.port.Mappings() > 0 || s.port.BusMaster()) &&
+		time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if n := s.port.Mappings(); n > 0 {

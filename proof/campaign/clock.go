@@ -96,7 +96,8 @@ func guard(c clocks, in io.Reader, out io.Writer) error {
 func guarded(f func() error) (err error) {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), inGuard+"=1")
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // protects it from signals to our process group and from a terminal's
+	// protects it from signals to our process group and from a terminal's
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	c.Stderr = os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {

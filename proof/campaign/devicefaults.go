@@ -45,7 +45,8 @@ var deviceFaults = []fault{
 	}},
 	{name: "removal", on: []string{"model"}, ends: true, do: func(s *session) error {
 		s.device().port.Unplug()
-		if err := s.until("the end of a responder whose device is gone", func() bool { return s.proc.endings() > s.began }); err != nil {
+		if err := s.until("the end of a responder whose device is gone",
+			func() bool { return s.proc.endings() > s.began }); err != nil {
 			return err
 		}
 		s.for_(0, time.Second)
@@ -74,7 +75,8 @@ var deviceFaults = []fault{
 	}},
 	{name: "write-backs with a bit flipped", on: []string{"model"}, ends: true, do: func(s *session) error {
 		s.traffic.mu.Lock()
-		s.traffic.bears = true // a flipped length truncates a frame, and frames no longer than a completion are flipped, too
+		// a flipped length truncates a frame, and frames no longer than a completion are flipped, too
+		s.traffic.bears = true
 		s.traffic.mu.Unlock()
 		d, every := s.device(), 2+s.r.IntN(100)
 		s.note("one in %d", every)
@@ -112,8 +114,9 @@ var deviceFaults = []fault{
 	}},
 	{name: "wire that loses, doubles and reorders", on: []string{"model"}, do: func(s *session) error {
 		d := s.device()
-		bad := sim.Impair(nil, sim.Impairment{Loss: s.r.Float64() / 5, Duplicate: s.r.Float64() / 5, Reorder: s.r.Float64() / 5,
-			Delay: time.Duration(s.r.Int64N(int64(time.Millisecond))), Seed: s.r.Uint64()})
+		bad := sim.Impair(nil, sim.Impairment{Loss: s.r.Float64() / 5, Duplicate: s.r.Float64() / 5,
+			Reorder: s.r.Float64() / 5,
+			Delay:   time.Duration(s.r.Int64N(int64(time.Millisecond))), Seed: s.r.Uint64()})
 		bad.Wire = d.wire.Wire
 		s.note("loss %.2f", bad.Loss)
 		d.port.Connect(bad)
@@ -240,7 +243,11 @@ var deviceFaults = []fault{
 		if _, ena := s.device().model.(*enasim.Model); ena && !tx {
 			at = 6
 		}
-		return s.noticed(func() { m.TamperCompletion(tx, func(b []byte) { binary.LittleEndian.PutUint16(b[at:], 0xfff0) }) })
+		return s.noticed(func() {
+			m.TamperCompletion(tx, func(b []byte) {
+				binary.LittleEndian.PutUint16(b[at:], 0xfff0)
+			})
+		})
 	}},
 	{name: "completions doubled", on: []string{"amazon"}, do: func(s *session) error {
 		tx, n := s.r.IntN(2) == 1, 1+s.r.IntN(3)
@@ -313,7 +320,8 @@ var deviceFaults = []fault{
 	}},
 	{name: "allowances exceeded", on: []string{"ena"}, do: func(s *session) error {
 		m := s.device().model.(*enasim.Model)
-		m.SetAllowance(enasim.Allowance{BandwidthIn: s.r.Uint64(), BandwidthOut: s.r.Uint64(), Packets: s.r.Uint64(), Conntrack: s.r.Uint64(), LinkLocal: s.r.Uint64()})
+		m.SetAllowance(enasim.Allowance{BandwidthIn: s.r.Uint64(), BandwidthOut: s.r.Uint64(), Packets: s.r.Uint64(),
+			Conntrack: s.r.Uint64(), LinkLocal: s.r.Uint64()})
 		s.scraper.fresh()
 		return nil
 	}},
@@ -409,7 +417,8 @@ func garbage(r *rand.Rand, n int) []byte {
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
-	if r.IntN(2) == 1 { // a header that may be accepted: identifier, command, size, flags (vfio-user's specification, "Message header")
+	// a header that may be accepted: identifier, command, size, flags (vfio-user's specification, "Message header")
+	if r.IntN(2) == 1 {
 		binary.LittleEndian.PutUint16(b[2:], uint16(1+r.IntN(16)))
 		binary.LittleEndian.PutUint32(b[4:], uint32(16+r.IntN(len(b))))
 		binary.LittleEndian.PutUint32(b[8:], uint32(r.IntN(3)))

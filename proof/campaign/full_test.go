@@ -24,11 +24,13 @@ func TestFullDisk(t *testing.T) {
 	}
 	defer full.Close()
 	var out strings.Builder
-	c := &campaign{options: options{out: small}, w: &out, steps: sanitize.NewWriter(io.Discard), models: sanitize.NewWriter(full)}
+	c := &campaign{options: options{out: small}, w: &out, steps: sanitize.NewWriter(io.Discard),
+		models: sanitize.NewWriter(full)}
 	c.report.init()
 	io.WriteString(c.models, "x")
 	err = c.save()
-	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(small, "campaign.md")) || !strings.Contains(err.Error(), "/dev/full") || !strings.Contains(out.String(), "0 faults in 0 parts") {
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), filepath.Join(small, "campaign.md")) ||
+		!strings.Contains(err.Error(), "/dev/full") || !strings.Contains(out.String(), "0 faults in 0 parts") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if left, _ := os.ReadDir(small); len(left) != 1 {

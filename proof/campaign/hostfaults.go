@@ -120,7 +120,8 @@ var hostFaults = []fault{
 						_, _, _ = get(s.space, at, time.Second)
 						continue
 					}
-					if c, err := dial(s.space, at, time.Second); err == nil { // a client that sends half a request, and nothing more
+					// a client that sends half a request, and nothing more
+					if c, err := dial(s.space, at, time.Second); err == nil {
 						_, _ = c.Write([]byte("GET /metrics HTTP/1.1\r\nHost: x\r\n"))
 						time.Sleep(20 * time.Millisecond)
 						c.Close()
@@ -329,7 +330,8 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 			return fmt.Errorf("a time namespace: %w", err)
 		}
 		offsets := fmt.Sprintf("monotonic %d 0\nboottime %d 0\n", offset, offset)
-		return os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte(offsets), 0) // a thread's file is there, not below task/
+		// a thread's file is there, not below task/
+		return os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte(offsets), 0)
 	})
 	if err != nil {
 		t.Close()
@@ -341,17 +343,19 @@ func timeSpace(space *testbed.Namespace, offset int64) (*testbed.Namespace, erro
 var kernelFaults = []fault{
 	{name: "link down at our end", on: []string{"kernel"}, ends: true, do: func(s *session) error { return flap(s, true) }},
 	{name: "link down at the other end", on: []string{"kernel"}, do: func(s *session) error { return flap(s, false) }},
-	{name: "interface removed", on: []string{"kernel"}, not: []string{"pinned"}, ends: true, do: func(s *session) error {
-		v := s.t.(*veth)
-		if err := v.unplug(); err != nil {
-			return err
-		}
-		if err := s.until("the end of a responder whose interface is gone", func() bool { return s.proc.endings() > s.began }); err != nil {
-			return err
-		}
-		s.for_(0, time.Second)
-		return v.plug()
-	}},
+	{name: "interface removed", on: []string{"kernel"}, not: []string{"pinned"}, ends: true,
+		do: func(s *session) error {
+			v := s.t.(*veth)
+			if err := v.unplug(); err != nil {
+				return err
+			}
+			if err := s.until("the end of a responder whose interface is gone",
+				func() bool { return s.proc.endings() > s.began }); err != nil {
+				return err
+			}
+			s.for_(0, time.Second)
+			return v.plug()
+		}},
 	// The responder learns about an interface from the kernel's link messages. They are lost if more arrive than fit
 	// into its socket while it is not reading: it must still detect that the interface went down.
 	{name: "link messages lost", on: []string{"kernel"}, ends: true, do: func(s *session) error {
@@ -366,7 +370,8 @@ var kernelFaults = []fault{
 		if err != nil || !down {
 			return err
 		}
-		err = s.until("the end of a responder whose interface is down", func() bool { return s.proc.endings() > s.began })
+		err = s.until("the end of a responder whose interface is down",
+			func() bool { return s.proc.endings() > s.began })
 		return errors.Join(err, s.t.(*veth).setUp(s.space, ourEnd, true))
 	}},
 	{name: "MTU changed", on: []string{"kernel"}, do: func(s *session) error {

@@ -39,7 +39,8 @@ func openInfiniBand(c *campaign, r *rand.Rand) (target, error) {
 	s.firmware = f
 	t := &ipoib{served: s, probes: p, global: r.IntN(2) == 1}
 	// While its LID changes, the port may send packets with either LID, so complaints are only logged.
-	t.subnet = fabric.New(func(format string, args ...any) { c.simLog.Warn("subnet: " + fmt.Sprintf(format, args...)) }, s.far)
+	t.subnet = fabric.New(func(format string, args ...any) { c.simLog.Warn("subnet: " + fmt.Sprintf(format, args...)) },
+		s.far)
 	t.subnet.Sweep = sweep
 	return t, nil
 }
@@ -88,7 +89,8 @@ func (t *ipoib) take() (seq uint32, wrong string, any bool) {
 		case len(b) < ipoibHeader:
 			return 0, fmt.Sprintf("a payload of %d bytes", len(b)), true
 		case binary.BigEndian.Uint16(b) == typeARP:
-			if len(b) == ipoibHeader+56 && b[ipoibHeader+7] == 2 { // a reply: the hardware address starts with the queue pair
+			// a reply: the hardware address starts with the queue pair
+			if len(b) == ipoibHeader+56 && b[ipoibHeader+7] == 2 {
 				t.qpn = binary.BigEndian.Uint32(b[ipoibHeader+8:]) & 0xffffff
 			}
 			continue
@@ -229,7 +231,8 @@ var subnetFaults = []fault{
 				copy(b, []byte{1, 3, 2, 0x81, 0, 0, 0, 0})
 			}
 			f.Change(func() {
-				p := fabric.Packet{DLID: f.Ports[0].LID, SLID: f.Manager, PKey: 0xffff, DQP: 1, SQP: 1, QKey: 0x80010000, Payload: b[:len(b)-s.r.IntN(2)*s.r.IntN(250)]}
+				p := fabric.Packet{DLID: f.Ports[0].LID, SLID: f.Manager, PKey: 0xffff, DQP: 1, SQP: 1,
+					QKey: 0x80010000, Payload: b[:len(b)-s.r.IntN(2)*s.r.IntN(250)]}
 				f.Inject(0, p)
 			})
 			time.Sleep(time.Duration(s.r.IntN(1000)) * time.Microsecond)

@@ -17,8 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// knobs lists each way in which models can be broken, by the fault that uses it, as "target: fault", or after a dash by the reason why no
-// fault does. TestKnobs fails if a knob is missing here.
+// knobs lists each way in which models can be broken, by the fault that uses it, as "target: fault", or after a dash by
+// the reason why no fault does. TestKnobs fails if a knob is missing here.
 var knobs = map[string]string{
 	"ixgbe: stuck device":                               "sim.Faulty.Stalled",
 	"ixgbe: register writes lost":                       "sim.Faulty.LoseWrite",
@@ -120,10 +120,11 @@ var knobs = map[string]string{
 
 // Methods that all models have (sim.Model and related interfaces), and fields that describe a type of card and break
 // nothing.
-var noKnobs = regexp.MustCompile(`^(Config|Attach|ReadBAR|WriteBAR|Step|Receive|SetLink|RegisterName|ReadVendor|WriteVendor|Counters|` +
-	`MAC|Profile|Kind|Link|Steering|Seed|Device|Queues|MaxMTU|NoLLQ|NoMemBAR|LLQSizes|PreferWide|NoMeta|Burst|MSIXBAR|NoRxChecks|BasicQueues|Unsupported|NoMetrics|` +
-	`NoReadless|Width|Version|Controller|RxOffset|Hints|Vectors|InOrder|Retransmit|Timeout|RNRDelay|Busy|Port|Dual|BAR0|Pref|NoMSI|InitPages|HostPages|Clock|` +
-	`Packed|NotificationData|Lacks|Limit)$`)
+var noKnobs = regexp.MustCompile(
+	`^(Config|Attach|ReadBAR|WriteBAR|Step|Receive|SetLink|RegisterName|ReadVendor|WriteVendor|Counters|` +
+		`MAC|Profile|Kind|Link|Steering|Seed|Device|Queues|MaxMTU|NoLLQ|NoMemBAR|LLQSizes|PreferWide|NoMeta|Burst|MSIXBAR|NoRxChecks|BasicQueues|Unsupported|NoMetrics|` +
+		`NoReadless|Width|Version|Controller|RxOffset|Hints|Vectors|InOrder|Retransmit|Timeout|RNRDelay|Busy|Port|Dual|BAR0|Pref|NoMSI|InitPages|HostPages|Clock|` +
+		`Packed|NotificationData|Lacks|Limit)$`)
 
 // Types whose exported methods and fields are knobs, with the exceptions for each type in addition to noKnobs.
 var knobbed = map[string]*regexp.Regexp{
@@ -131,13 +132,16 @@ var knobbed = map[string]*regexp.Regexp{
 	"sim.Faulty":     regexp.MustCompile(`^(Attach|RegisterName|WriteBAR|Step|Receive|Reset|Model)$`),
 	"sim.Impairment": regexp.MustCompile(`^$`),
 	"sim.Cable":      regexp.MustCompile(`^(Up|Downs|OnWire|Send|Recv)$`),
-	"sim.Port": regexp.MustCompile(`^(Function|Connect|Step|Settle|Start|Stop|Name|Config|Close|Acquire|SetInterrupt|ReadConfig|WriteConfig|ReadBAR|WriteBAR|` +
-		`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|LinkUp|ShadowFD|Counts|Drops|Violations|Errors|ForgetViolations|StartTrace|Trace|Between)$`),
-	"fabric.Fabric": regexp.MustCompile(`^(Ports|Groups|Prefix|Sweep|Joins|Leaves|Paths|Step|HostGID|Send|Multicast|Received|Change)$`),
-	"fabric.Port":   regexp.MustCompile(`^GID$`),
+	"sim.Port": regexp.MustCompile(
+		`^(Function|Connect|Step|Settle|Start|Stop|Name|Config|Close|Acquire|SetInterrupt|ReadConfig|WriteConfig|ReadBAR|WriteBAR|` +
+			`Map|MapAnywhere|Unmap|UnmapAll|Mappings|BusMaster|LinkUp|ShadowFD|Counts|Drops|Violations|Errors|ForgetViolations|StartTrace|Trace|Between)$`),
+	"fabric.Fabric": regexp.MustCompile(
+		`^(Ports|Groups|Prefix|Sweep|Joins|Leaves|Paths|Step|HostGID|Send|Multicast|Received|Change)$`),
+	"fabric.Port": regexp.MustCompile(`^GID$`),
 
-	"amazon.Controller": regexp.MustCompile(`^(Host|Rand|Knobs|Groups|AdminCommands|Events|Init|Attach|Reset|Step|Resetting|EndReset|ReadRegister|WriteRegister|` +
-		`CheckWidth|WriteEntry|PostLocked|Turn|HastenKeepAlive|Pause)$`),
+	"amazon.Controller": regexp.MustCompile(
+		`^(Host|Rand|Knobs|Groups|AdminCommands|Events|Init|Attach|Reset|Step|Resetting|EndReset|ReadRegister|WriteRegister|` +
+			`CheckWidth|WriteEntry|PostLocked|Turn|HastenKeepAlive|Pause)$`),
 }
 
 // sourceFiles are the Go files of a folder that are no tests.
@@ -154,7 +158,8 @@ func declared(t *testing.T, dir string) (all []string) {
 			if none == nil && f.Name.Name != "sim" {
 				none = knobbed[of]
 			}
-			if none != nil && ast.IsExported(name) && !none.MatchString(name) && !(of == "Model" && (name == "Reset" || name == "Pause")) {
+			if none != nil && ast.IsExported(name) && !none.MatchString(name) &&
+				!(of == "Model" && (name == "Reset" || name == "Pause")) {
 				all = append(all, f.Name.Name+"."+of+"."+name)
 			}
 		}

@@ -35,7 +35,8 @@ func holds(pid int) (all []held) {
 			name, value, _ := strings.Cut(line, ":")
 			kind, ok := strings.CutSuffix(name, "_id")
 			var id int
-			if _, err := fmt.Sscan(value, &id); ok && err == nil && (kind == "prog" || kind == "link" || kind == "map") {
+			if _, err := fmt.Sscan(value, &id); ok && err == nil &&
+				(kind == "prog" || kind == "link" || kind == "map") {
 				all = append(all, held{kind, id})
 			}
 		}
@@ -110,7 +111,8 @@ func holding() (o own) {
 }
 
 func (o own) String() string {
-	return fmt.Sprintf("%d goroutines, %d files, %d shared mappings, %d children, %d mounts", o.goroutines, o.files, o.memory, o.children, o.mounts)
+	return fmt.Sprintf("%d goroutines, %d files, %d shared mappings, %d children, %d mounts", o.goroutines, o.files,
+		o.memory, o.children, o.mounts)
 }
 
 // more lists the resources that have grown since before.
@@ -118,7 +120,8 @@ func (o own) more(before own) (all []string) {
 	for _, c := range []struct {
 		what     string
 		now, was int
-	}{{"goroutines", o.goroutines, before.goroutines}, {"files", o.files, before.files}, {"shared mappings", o.memory, before.memory},
+	}{{"goroutines", o.goroutines, before.goroutines}, {"files", o.files, before.files},
+		{"shared mappings", o.memory, before.memory},
 		{"child processes", o.children, before.children}, {"mounts", o.mounts, before.mounts}} {
 		if c.now > c.was {
 			all = append(all, fmt.Sprintf("%d %s, %d before", c.now, c.what, c.was))

@@ -73,13 +73,15 @@ func parse(args []string, w io.Writer) (o options, err error) {
 	fs := flag.NewFlagSet("campaign", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.DurationVar(&o.duration, "duration", time.Hour, "how long; the fault that is under way is finished")
-	fs.Uint64Var(&o.seed, "seed", 0, "decides the order and strength of all faults; 0 takes a random one, which the report names")
+	fs.Uint64Var(&o.seed, "seed", 0,
+		"decides the order and strength of all faults; 0 takes a random one, which the report names")
 	fs.StringVar(&o.out, "out", "", "`FOLDER` for the report and the logs; out/campaign-TIME if empty")
 	fs.StringVar(&o.program, "responder", "", "the responder's `PROGRAM`; else the one beside this one, or in PATH")
 	fs.DurationVar(&o.patience, "patience", 2*time.Minute, "how long what must come back may take")
 	only := fs.String("only", "", "a `PATTERN` (regular expression) of \"target: fault\": only those that match")
-	fs.BoolVar(&o.clock, "clock", false, "step this machine's time of day, by up to an hour and for seconds, which every program on it sees; it is put back after each "+
-		"fault, by a process that outlives this one")
+	fs.BoolVar(&o.clock, "clock", false,
+		"step this machine's time of day, by up to an hour and for seconds, which every program on it sees; it is put back after each "+
+			"fault, by a process that outlives this one")
 	fs.BoolVar(&o.list, "list", false, "print the faults of every target, and end")
 	err = fs.Parse(args)
 	switch {

@@ -38,13 +38,15 @@ type messages struct {
 
 func openEFA(c *campaign, r *rand.Rand) (target, error) {
 	p := efasim.Profiles()[r.IntN(len(efasim.Profiles()))]
-	m := &messages{c: c, service: nic.Service(r.IntN(2)), size: 8 + r.IntN(2)*r.IntN(4000), tag: r.Uint32(), buf: make([]byte, 16<<10)}
+	m := &messages{c: c, service: nic.Service(r.IntN(2)), size: 8 + r.IntN(2)*r.IntN(4000), tag: r.Uint32(),
+		buf: make([]byte, 16<<10)}
 	var err error
 	if m.served, err = serve(c, "efa", efasim.New(efasim.Options{MAC: ourMAC, Profile: p, Seed: r.Uint64(),
 		AdminDelay: time.Duration(r.IntN(2)) * time.Millisecond, AdminOutOfOrder: r.IntN(2) == 1}), r); err != nil {
 		return nil, err
 	}
-	if m.peerPort, err = sim.New(efasim.New(efasim.Options{MAC: theirMAC, Profile: p, Seed: r.Uint64()}), sim.Options{Name: "efa-client", Seed: r.Uint64() | 1}); err != nil {
+	if m.peerPort, err = sim.New(efasim.New(efasim.Options{MAC: theirMAC, Profile: p, Seed: r.Uint64()}),
+		sim.Options{Name: "efa-client", Seed: r.Uint64() | 1}); err != nil {
 		m.served.close()
 		return nil, err
 	}

@@ -18,7 +18,8 @@ type fault struct {
 	name string
 	on   []string // tags of the kinds that it applies to, any of them
 	not  []string // tags of kinds that it does not apply to
-	ends bool     // the responder may exit with an error because of it, and is then started again, as its systemd unit would do
+	// the responder may exit with an error because of it, and is then started again, as its systemd unit would do
+	ends bool
 	do   func(s *session) error
 }
 
@@ -60,7 +61,9 @@ func (p *plan) next() (out part) {
 	if len(p.rest) == 0 {
 		for i := range kinds {
 			k := &kinds[i]
-			all := slices.DeleteFunc(faultsOf(k), func(f *fault) bool { return !p.only.MatchString(k.name + ": " + f.name) })
+			all := slices.DeleteFunc(faultsOf(k), func(f *fault) bool {
+				return !p.only.MatchString(k.name + ": " + f.name)
+			})
 			p.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			for faults := range slices.Chunk(all, partLength) {
 				p.rest = append(p.rest, part{k, p.rng.Uint64(), faults})

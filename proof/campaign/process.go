@@ -282,7 +282,8 @@ func (s *supervisor) close() {
 // panicked returns the first line of a panic or fault of the Go runtime.
 func (e ending) panicked() string {
 	for l := range strings.SplitSeq(e.said, "\n") {
-		if strings.HasPrefix(l, "panic:") || strings.HasPrefix(l, "fatal error:") || strings.HasPrefix(l, "SIGSEGV") || strings.HasPrefix(l, "unexpected fault") {
+		if strings.HasPrefix(l, "panic:") || strings.HasPrefix(l, "fatal error:") || strings.HasPrefix(l, "SIGSEGV") ||
+			strings.HasPrefix(l, "unexpected fault") {
 			return l
 		}
 	}

@@ -52,8 +52,10 @@ func (c *campaign) save() error {
 	var text bytes.Buffer
 	c.write(&text)
 	failed := errors.Join(atomicfile.WriteFile(path, text.Bytes()), c.steps.Err(), c.models.Err())
-	fmt.Fprintf(c.w, "campaign: %d faults in %d parts, %v: %d requests, %d answered, %d lost; %d failures; %s\n", len(r.steps), c.parts,
-		c.finish.Sub(c.start).Round(time.Second), r.counts.Sent, r.counts.Answered+r.counts.Late, r.counts.Lost, len(r.failures), path)
+	fmt.Fprintf(c.w, "campaign: %d faults in %d parts, %v: %d requests, %d answered, %d lost; %d failures; %s\n",
+		len(r.steps), c.parts,
+		c.finish.Sub(c.start).Round(time.Second), r.counts.Sent, r.counts.Answered+r.counts.Late, r.counts.Lost,
+		len(r.failures), path)
 	return failed
 }
 
@@ -62,8 +64,10 @@ func (c *campaign) write(w io.Writer) {
 	stamp, _ := process.BuildStamp()
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Fprintf(w, "# A campaign of faults\n\n`bin/prove campaign -seed %d -duration %v`, version %s, %s, %d CPUs, kernel %s, load at the end %s\n\n", c.seed, c.duration, stamp,
-		c.start.UTC().Format("2006-01-02 15:04 UTC"), runtime.NumCPU(), kernelRelease(), strings.Join(strings.Fields(string(load))[:3], " "))
-	fmt.Fprintf(w, "%d faults in %d parts within %v. %d failures.\n\n", len(r.steps), c.parts, c.finish.Sub(c.start).Round(time.Second), len(r.failures))
+		c.start.UTC().Format("2006-01-02 15:04 UTC"), runtime.NumCPU(), kernelRelease(),
+		strings.Join(strings.Fields(string(load))[:3], " "))
+	fmt.Fprintf(w, "%d faults in %d parts within %v. %d failures.\n\n", len(r.steps), c.parts,
+		c.finish.Sub(c.start).Round(time.Second), len(r.failures))
 	for _, f := range r.failures {
 		fmt.Fprintf(w, "- **FAILED** part %d, %s, %s: %s\n", f.part, f.kind, f.fault, f.what)
 	}
@@ -133,7 +137,8 @@ func (c *campaign) write(w io.Writer) {
 		slices.Sort(took)
 		slices.Sort(silent)
 		ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/1e6) }
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %s | %s | %s | %s | %d | %d |\n", k.kind, k.fault, len(took), anew, helped, ms(took[len(took)/2]), ms(took[len(took)-1]),
+		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %s | %s | %s | %s | %d | %d |\n", k.kind, k.fault, len(took), anew,
+			helped, ms(took[len(took)/2]), ms(took[len(took)-1]),
 			ms(silent[len(silent)/2]), ms(silent[len(silent)-1]), sum.Sent, sum.Lost)
 	}
 	slices.Sort(skipped)

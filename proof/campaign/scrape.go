@@ -80,7 +80,10 @@ func get(space *testbed.Namespace, at string, limit time.Duration) (values map[s
 		return nil, 0, err
 	}
 	defer c.Close()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn,
+		error) {
+		return c, nil
+	}}
 	defer transport.CloseIdleConnections()
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/metrics", nil)
 	if err != nil {

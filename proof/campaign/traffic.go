@@ -40,7 +40,8 @@ func (c *counts) add(o counts) {
 func (c counts) since(o counts) counts {
 	// Requests that were lost before may have been answered late since: then the total of lost ones has decreased, and
 	// none were lost since.
-	return counts{c.Sent - o.Sent, c.Answered - o.Answered, max(c.Lost, o.Lost) - o.Lost, c.Late - o.Late, c.Twice - o.Twice, c.Wrong - o.Wrong}
+	return counts{c.Sent - o.Sent, c.Answered - o.Answered, max(c.Lost, o.Lost) - o.Lost, c.Late - o.Late,
+		c.Twice - o.Twice, c.Wrong - o.Wrong}
 }
 
 // Outcome of a request.
@@ -76,7 +77,8 @@ type traffic struct {
 }
 
 func newTraffic(a asker) *traffic {
-	t := &traffic{a: a, wrongs: map[string]int{}, last: time.Now(), stop: make(chan struct{}), done: make(chan struct{})}
+	t := &traffic{a: a, wrongs: map[string]int{}, last: time.Now(), stop: make(chan struct{}),
+		done: make(chan struct{})}
 	go t.run()
 	return t
 }
@@ -221,7 +223,8 @@ func (t *traffic) back(patience time.Duration, alive func() error) (time.Duratio
 			return 0, err
 		}
 		if waited := time.Since(began); waited > patience {
-			return 0, fmt.Errorf("%d answers in %v, the last one %v ago", n, waited.Round(time.Second), time.Since(last).Round(time.Millisecond))
+			return 0, fmt.Errorf("%d answers in %v, the last one %v ago", n, waited.Round(time.Second),
+				time.Since(last).Round(time.Millisecond))
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -60,7 +60,8 @@ func openVeth(driver string, pinned bool) func(*campaign, *rand.Rand) (target, e
 func (v *veth) String() string { return v.what }
 
 func (v *veth) args() []string {
-	all := append([]string{"nic.driver=" + v.driver, "nic.device=" + ourEnd, addresses, "respond.stamp_ports=[862]"}, v.sets...)
+	all := append([]string{"nic.driver=" + v.driver, "nic.device=" + ourEnd, addresses, "respond.stamp_ports=[862]"},
+		v.sets...)
 	if v.pin != "" {
 		all = append(all, "nic.pin="+v.pin)
 	}

@@ -1,5 +1,5 @@
-// Package catalogue has the test side of the card catalogue: each card's model, its profiles, Linux's driver, faults and
-// benchmark. The product's side is package internal/cards, which links no model.
+// Package catalogue has the test side of the card catalogue: each card's model, its profiles, Linux's driver, faults
+// and benchmark. The product's side is package internal/cards, which links no model.
 package catalogue
 
 import (

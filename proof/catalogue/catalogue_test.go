@@ -18,7 +18,8 @@ func TestProfiles(t *testing.T) {
 		c := &All[i]
 		names := map[string]bool{}
 		for i, p := range c.Profiles {
-			if found, err := FindProfile(c.Name, p.Name); err != nil || found.Doc != p.Doc || names[p.Name] || p.Name == "" {
+			if found, err := FindProfile(c.Name, p.Name); err != nil || found.Doc != p.Doc || names[p.Name] ||
+				p.Name == "" {
 				t.Errorf("%s %s is found as %+v, %v; is it there twice? %v", c.Name, p.Name, found, err, names[p.Name])
 			}
 			names[p.Name] = true

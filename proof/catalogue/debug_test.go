@@ -20,7 +20,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// Each setting of [debug], and nic.push_max where it chooses the size of entries, reaches the driver and changes what it requests from the device.
+// Each setting of [debug], and nic.push_max where it chooses the size of entries, reaches the driver and changes what
+// it requests from the device.
 func TestDebugSettings(t *testing.T) {
 	wrong := func() sim.Model {
 		m := ixgbesim.New(ixgbesim.Options{MAC: ladderMAC})
@@ -65,7 +66,8 @@ func TestDebugSettings(t *testing.T) {
 			config.Driver, config.Device, config.Log = "auto", device, slog.New(slog.DiscardHandler)
 			dev, err := config.Open()
 			if c.fails != "" {
-				if err == nil || !strings.Contains(err.Error(), c.fails) || c.says != "" && !strings.Contains(strings.Join(port.Violations(), "\n"), c.says) {
+				if err == nil || !strings.Contains(err.Error(), c.fails) || c.says != "" &&
+					!strings.Contains(strings.Join(port.Violations(), "\n"), c.says) {
 					t.Errorf("open: %v, want %q; violations %q, want %q", err, c.fails, port.Violations(), c.says)
 				}
 				if err == nil {
@@ -83,7 +85,10 @@ func TestDebugSettings(t *testing.T) {
 			}
 			if c.says != "" {
 				check.OK(t, dev.Send(nictest.EchoRequest(98)))
-				await.Until(t, "a violation", func() bool { return strings.Contains(strings.Join(port.Violations(), ""), c.says) })
+				await.Until(t, "a violation", func() bool {
+					return strings.Contains(strings.Join(port.Violations(), ""),
+						c.says)
+				})
 				return
 			}
 			if c.send {

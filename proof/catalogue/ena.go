@@ -18,12 +18,14 @@ var ena = Card{
 		enaProfile("llq", "1d0f:ec20, LLQ entries of 128 and 256 bytes", enasim.Options{}),
 		enaProfile("llq-wide", "LLQ entries of 256 bytes are recommended", enasim.Options{PreferWide: true}),
 		enaProfile("no-llq", "1d0f:0ec2, neither LLQ nor its BAR", beforeLLQ),
-		enaProfile("msix-bar1", "BAR 0 and 1 of 8 KB, MSI-X in BAR 1, as Graviton hosts have it", enasim.Options{MSIXBAR: 1}),
+		enaProfile("msix-bar1", "BAR 0 and 1 of 8 KB, MSI-X in BAR 1, as Graviton hosts have it",
+			enasim.Options{MSIXBAR: 1}),
 		enaProfile("msix-bar4", "MSI-X in BAR 4 of 64 KB", enasim.Options{MSIXBAR: 4}),
 		enaProfile("no-rx-checks", "no receive checksums, no hash", enasim.Options{NoRxChecks: true}),
 	},
 	Random: func(mac [6]byte, r *rand.Rand, _ *Firmware) sim.Model {
-		o := enasim.Options{MAC: mac, Seed: r.Uint64(), Hints: enasim.Hints{Watchdog: 1500, MissingTx: 300}, AdminDelay: time.Duration(r.IntN(2)) * time.Millisecond,
+		o := enasim.Options{MAC: mac, Seed: r.Uint64(), Hints: enasim.Hints{Watchdog: 1500, MissingTx: 300},
+			AdminDelay:      time.Duration(r.IntN(2)) * time.Millisecond,
 			AdminOutOfOrder: r.IntN(2) == 1, TxOutOfOrder: r.IntN(2) == 1, RxOutOfOrder: r.IntN(2) == 1}
 		switch r.IntN(3) {
 		case 1:
@@ -44,7 +46,8 @@ func enaProfile(name, doc string, o enasim.Options) Profile {
 }
 
 // enaAllowance is what the lab's models report as the allowances that Linux shows.
-var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15, ConntrackAvailable: 16}
+var enaAllowance = enasim.Allowance{BandwidthIn: 11, BandwidthOut: 12, Packets: 13, Conntrack: 14, LinkLocal: 15,
+	ConntrackAvailable: 16}
 
 // ENAWithAllowance creates a model that reports allowances, which the lab checks in Linux.
 func ENAWithAllowance(mac [6]byte, o enasim.Options) sim.Model {
@@ -65,11 +68,13 @@ func enaAgree(m sim.Model, shown map[string]uint64, _ bool) []string {
 	for q := range 2 {
 		want[fmt.Sprintf("queue_%d_rx_cnt", q)] = k.RxQueue[q]
 		want[fmt.Sprintf("queue_%d_tx_cnt", q)] = k.TxQueue[q]
-		for _, bad := range []string{"tx_bad_req_id", "tx_missed_tx", "rx_bad_req_id", "rx_bad_desc_num", "rx_csum_bad"} {
+		for _, bad := range []string{"tx_bad_req_id", "tx_missed_tx", "rx_bad_req_id", "rx_bad_desc_num",
+			"rx_csum_bad"} {
 			want[fmt.Sprintf("queue_%d_%s", q, bad)] = 0
 		}
 		sum["rx"] += shown[fmt.Sprintf("queue_%d_rx_bytes", q)]
 		sum["tx"] += shown[fmt.Sprintf("queue_%d_tx_bytes", q)]
 	}
-	return append(Differ(shown, want), Differ(sum, map[string]uint64{"rx": k.RxBytes - 14*k.RxFrames, "tx": k.TxBytes})...)
+	return append(Differ(shown, want), Differ(sum, map[string]uint64{"rx": k.RxBytes - 14*k.RxFrames,
+		"tx": k.TxBytes})...)
 }

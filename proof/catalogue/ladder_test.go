@@ -34,7 +34,8 @@ type uncached struct{ pci.Function }
 
 func (uncached) Simulated() bool { return false }
 func (uncached) Notes() []string {
-	return []string{"BAR 0 is not mapped write-combining: no such file", "BAR 2 is not mapped write-combining: no such file"}
+	return []string{"BAR 0 is not mapped write-combining: no such file",
+		"BAR 2 is not mapped write-combining: no such file"}
 }
 
 // ladder is a feature that a card can refuse, the driver's fallback, and the resulting push mode in Info.
@@ -50,7 +51,8 @@ type ladder struct {
 }
 
 // plainly is a driver's Open with the zero value of the driver's options.
-func plainly[O any, D nic.Answerer](open func(pci.Function, nic.Options, O) (D, error)) func(pci.Function, nic.Options) (nic.Answerer, error) {
+func plainly[O any, D nic.Answerer](open func(pci.Function, nic.Options, O) (D, error)) func(pci.Function,
+	nic.Options) (nic.Answerer, error) {
 	return func(fn pci.Function, o nic.Options) (nic.Answerer, error) {
 		var none O
 		return open(fn, o, none)
@@ -102,7 +104,8 @@ const (
 )
 
 var ladders = []ladder{
-	{name: "mlx5: window not combined", model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: ladderMAC}) }, open: openMLX5,
+	{name: "mlx5: window not combined", model: func() sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: ladderMAC}) },
+		open:     openMLX5,
 		uncached: true, steps: []string{flame}, reason: "no such file", push: "doorbell"},
 	{name: "mlx5: no RSS", queues: 2, open: openMLX5, push: "blueflame", steps: []string{noRSS}, reason: "CREATE_RQT",
 		model: func() sim.Model {
@@ -113,21 +116,27 @@ var ladders = []ladder{
 				return 0, 0
 			}})
 		}},
-	{name: "mlx4: window not combined", model: func() sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: ladderMAC}) }, open: openMLX4,
+	{name: "mlx4: window not combined", model: func() sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: ladderMAC}) },
+		open:     openMLX4,
 		uncached: true, steps: []string{flame}, reason: "no such file", push: "doorbell"},
 	{name: "ena: CREATE_SQ of wide entries", model: refuses(1, "CREATE_SQ"), open: openENA, steps: []string{wide}, reason: "resource allocation failure", push: "llq 128"},
 	{name: "ena: CREATE_SQ of all LLQ entries", model: refuses(2, "CREATE_SQ"), open: openENA, steps: []string{wide, llq}, reason: "resource allocation failure", push: "host descriptors"},
 	{name: "ena: configuration of wide entries", model: refuses(1, "SET_FEATURE LLQ"), open: openENA, steps: []string{wide}, reason: "refuses the configuration", push: "llq 128"},
 	{name: "ena: configuration of LLQ", model: refuses(2, "SET_FEATURE LLQ"), open: openENA, steps: []string{wide, llq}, reason: "refuses the configuration", push: "host descriptors"},
-	{name: "ena: no LLQ", model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC, NoLLQ: true}) }, open: openENA,
+	{name: "ena: no LLQ", model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC, NoLLQ: true}) },
+		open:  openENA,
 		steps: []string{llq}, reason: "the device has none", push: "host descriptors"},
-	{name: "ena: no RSS table", queues: 2, model: func() sim.Model { return enasim.New(enasim.Options{MAC: ladderMAC, Unsupported: 1 << 12}) }, open: openENA,
+	{name: "ena: no RSS table", queues: 2, model: func() sim.Model {
+		return enasim.New(enasim.Options{MAC: ladderMAC, Unsupported: 1 << 12})
+	}, open: openENA,
 		steps: []string{noRSS}, reason: "no RSS table", push: "llq 256"},
 	{name: "ena: RSS table refused", queues: 2, model: refuses(1, "SET_FEATURE RSS_INDIRECTION_TABLE"), open: openENA, steps: []string{noRSS}, reason: "resource allocation failure", push: "llq 256"},
 	{name: "ena: window not combined", model: refuses(0, ""), open: openENA, uncached: true, steps: []string{combined}, reason: "no such file", push: "llq 256"},
-	{name: "efa: window not combined", model: func() sim.Model { return efasim.New(efasim.Options{MAC: ladderMAC}) }, open: openEFA,
+	{name: "efa: window not combined", model: func() sim.Model { return efasim.New(efasim.Options{MAC: ladderMAC}) },
+		open:     openEFA,
 		uncached: true, steps: []string{combined}, reason: "doorbells in the same BAR", push: "llq 64"},
-	{name: "efa: entries of 128 bytes", open: openEFA, steps: []string{"from queue entries of 128 bytes to entries of 64"}, reason: "create queue pair", push: "llq 64",
+	{name: "efa: entries of 128 bytes", open: openEFA, steps: []string{
+		"from queue entries of 128 bytes to entries of 64"}, reason: "create queue pair", push: "llq 64",
 		model: func() sim.Model {
 			m := efasim.New(efasim.Options{MAC: ladderMAC, Profile: efasim.EFA3})
 			m.FailAdmin(first(1, "CREATE_QP"))
@@ -135,8 +144,9 @@ var ladders = []ladder{
 		}},
 	{name: "virtio: several pairs", queues: 2, open: openVirtio, steps: []string{noRSS}, reason: "MQ_VQ_PAIRS_SET",
 		model: virtioThat((*virtiosim.Model).RefusePairs)},
-	{name: "virtio: filters", open: openVirtio, steps: []string{"from filters by address to all frames"}, reason: "MAC_TABLE_SET",
-		model: virtioThat((*virtiosim.Model).RefuseMAC)},
+	{name: "virtio: filters", open: openVirtio, steps: []string{"from filters by address to all frames"},
+		reason: "MAC_TABLE_SET",
+		model:  virtioThat((*virtiosim.Model).RefuseMAC)},
 	{name: "mlx4: no RSS", queues: 2, open: openMLX4, push: "blueflame", steps: []string{noRSS}, reason: "INIT2RTR_QP",
 		model: func() sim.Model {
 			n := 0
@@ -174,7 +184,8 @@ func TestLadder(t *testing.T) {
 			}
 			var log programs.Output
 			queues := max(c.queues, 1)
-			dev := must.Get(c.open(fn, nic.Options{RingSize: 128, Queues: queues, Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
+			dev := must.Get(c.open(fn, nic.Options{RingSize: 128, Queues: queues,
+				Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 			info := dev.Info()
 			if !strings.HasPrefix(info.Push, c.push) {
 				t.Errorf("push %q, want %q", info.Push, c.push)
@@ -193,7 +204,8 @@ func TestLadder(t *testing.T) {
 					t.Errorf("step %d is %q, want %q", i, notes[i], step)
 				}
 			}
-			if last := notes[len(notes)-1]; !strings.Contains(last, c.reason) || !strings.Contains(log.String(), c.reason) {
+			if last := notes[len(notes)-1]; !strings.Contains(last, c.reason) ||
+				!strings.Contains(log.String(), c.reason) {
 				t.Errorf("step %q does not give the reason %q; log:\n%s", last, c.reason, log.String())
 			}
 			if d, ok := dev.(nic.Device); ok {

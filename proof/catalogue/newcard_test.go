@@ -40,7 +40,8 @@ func TestNewCard(t *testing.T) {
 		must.OK(t, os.Mkdir(filepath.Join(tree, to), 0o755))
 		for _, f := range files {
 			b := must.Get(os.ReadFile(f))(t)
-			must.OK(t, os.WriteFile(filepath.Join(tree, to, strings.ReplaceAll(filepath.Base(f), "toy", "novel")), []byte(rename(string(b))), 0o644))
+			must.OK(t, os.WriteFile(filepath.Join(tree, to, strings.ReplaceAll(filepath.Base(f), "toy", "novel")),
+				[]byte(rename(string(b))), 0o644))
 		}
 	}
 	edit(t, filepath.Join(tree, "internal/cards/drivers.go"), map[string]string{
@@ -72,7 +73,8 @@ func TestNewCard(t *testing.T) {
 		return string(out)
 	}
 	run("go", "build", "-trimpath", "-o", "bin/", "./cmd/...")
-	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Conformance|HotLoop|Watch", "./nic/drivers/novel")
+	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Conformance|HotLoop|Watch",
+		"./nic/drivers/novel")
 	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Profiles|HalvesAgree", "./proof/catalogue")
 	run("go", "test", "-trimpath", "-count=1", "-timeout", "0", "-run", "Imports|ProductLinks", "./proof/house")
 	for command, shows := range map[string]string{

@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// A new flag of the bench is one row and the field that it sets: in a copy of the tree with just these, help, manual page, completion,
-// the messages of the flag and those of -ab have it.
+// A new flag of the bench is one row and the field that it sets: in a copy of the tree with just these, help, manual
+// page, completion, the messages of the flag and those of -ab have it.
 func TestNewFlag(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds the bench in a copy of the tree")
@@ -22,7 +22,8 @@ func TestNewFlag(t *testing.T) {
 	edit(t, filepath.Join(tree, "internal/bench/measure/rows.go"), map[string]string{
 		"\t\tsetting.Range(\"probe.dscp\", &s.DSCP, 0, 63, 0, \"\", \"DSCP of the probes\"),\n": "\t\tsetting.Range(\"probe.toy\", &s.Toy, 0, 7, 0, \"\", \"toys in each probe\"),\n",
 	})
-	edit(t, filepath.Join(tree, "internal/bench/measure/settings.go"), map[string]string{"type Settings struct {\n": "\tToy uint8\n"})
+	edit(t, filepath.Join(tree, "internal/bench/measure/settings.go"),
+		map[string]string{"type Settings struct {\n": "\tToy uint8\n"})
 	want := []string{"internal/bench/measure/rows.go", "internal/bench/measure/settings.go"}
 	if got := changed(t, root, tree); !slices.Equal(got, want) {
 		t.Errorf("a new flag changes %q, want %q", got, want)

@@ -15,7 +15,8 @@ var virtio = Card{
 		virtioProfile("packed", "1af4:1041, packed rings", virtiosim.Options{Packed: true}),
 	},
 	Random: func(mac [6]byte, r *rand.Rand, _ *Firmware) sim.Model {
-		return virtiosim.New(virtiosim.Options{MAC: mac, Packed: r.IntN(2) == 1, NotificationData: r.IntN(2) == 1, Limit: 64 << r.IntN(3),
+		return virtiosim.New(virtiosim.Options{MAC: mac, Packed: r.IntN(2) == 1, NotificationData: r.IntN(2) == 1,
+			Limit: 64 << r.IntN(3),
 			Lacks: []uint64{0, virtiosim.Bits(16, 63), virtiosim.Bits(3, 18, 22)}[r.IntN(3)]})
 	},
 }

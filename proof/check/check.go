@@ -46,7 +46,8 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// Fails fails the test unless err is an error: is, if that is not nil, and one that contains each text of says. what says what has to fail.
+// Fails fails the test unless err is an error: is, if that is not nil, and one that contains each text of says. what
+// says what has to fail.
 func Fails(t testing.TB, what string, err, is error, says ...string) {
 	t.Helper()
 	good := err != nil && (is == nil || errors.Is(err, is))

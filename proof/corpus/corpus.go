@@ -20,7 +20,8 @@ var (
 
 	// Addresses are all addresses of the responder.
 	Addresses = []netip.Prefix{
-		netip.PrefixFrom(Our4, 24), netip.MustParsePrefix("192.0.2.77/32"), netip.PrefixFrom(Our6, 64), netip.PrefixFrom(ourLinkLocal, 64),
+		netip.PrefixFrom(Our4, 24), netip.MustParsePrefix("192.0.2.77/32"), netip.PrefixFrom(Our6, 64),
+		netip.PrefixFrom(ourLinkLocal, 64),
 	}
 	broadcast = [6]byte{255, 255, 255, 255, 255, 255}
 )
@@ -119,7 +120,8 @@ func Solicit(src, dst, target netip.Addr, options ...byte) []byte {
 	return ICMPv6(src, dst, 255, append(m, options...))
 }
 
-// Timing is a test packet that asks for the Host Timing TLV: flag U, type 253 for private use, and a value of 16 bytes that begins with a mark.
+// Timing is a test packet that asks for the Host Timing TLV: flag U, type 253 for private use, and a value of 16 bytes
+// that begins with a mark.
 func Timing() []byte {
 	return append(TestPacket(44), "\x80\xfd\x00\x10RBND\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
 }

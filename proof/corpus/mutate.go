@@ -27,7 +27,8 @@ func NewMutator(seed, stream uint64) *Mutator {
 }
 
 // telling has bytes that have a meaning in some header.
-var telling = []byte{0, 1, 2, 6, 7, 8, 17, 44, 58, 0x45, 0x46, 0x60, 0x81, 0x88, 0xa8, 0xdd, 0x86, 127, 128, 129, 135, 136, 224, 255}
+var telling = []byte{0, 1, 2, 6, 7, 8, 17, 44, 58, 0x45, 0x46, 0x60, 0x81, 0x88, 0xa8, 0xdd, 0x86, 127, 128, 129, 135,
+	136, 224, 255}
 
 // tellingWords are ports, lengths and EtherTypes.
 var tellingWords = []uint16{0, 1, 7, 8, 19, 53, 862, 1023, 1024, 1900, 9000, 40000, 0xffff, 0x0800, 0x86dd, 0x8100}

@@ -56,10 +56,12 @@ func newJudge() (*judge, error) {
 			return nil, err
 		}
 		r.oracle = oracle.Rules{
-			Open: c.Mode == fastpath.Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts, STAMPPorts: c.STAMPPorts,
-			VLANs: c.VLANs, ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: now, ErrorEstimate: 0x8123,
-			Reflector:    oracle.Reflector{Timing: c.Reflector.Timing, TLVs: c.Reflector.TLVs},
-			ServicePorts: []uint16{1434, 1900, 3702, 5353, 5355, 11211},
+			Open: c.Mode == fastpath.Open, MAC: c.MAC, Addresses: c.Addresses, UDPPorts: c.UDPPorts,
+			STAMPPorts: c.STAMPPorts,
+			VLANs:      c.VLANs, ChecksumBytes: c.ChecksumBytes, STAMPBase: c.STAMPBase, Time: now,
+			ErrorEstimate: 0x8123,
+			Reflector:     oracle.Reflector{Timing: c.Reflector.Timing, TLVs: c.Reflector.TLVs},
+			ServicePorts:  []uint16{1434, 1900, 3702, 5353, 5355, 11211},
 		}
 		j.rules = append(j.rules, r)
 	}

@@ -27,7 +27,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunRefuses(t *testing.T) {
-	for _, args := range [][]string{{"-frames", "0"}, {"-frames", "many"}, {"-workers", "0"}, {"more"}, {"-frames", "1e300"}} {
+	for _, args := range [][]string{{"-frames", "0"}, {"-frames", "many"}, {"-workers", "0"}, {"more"},
+		{"-frames", "1e300"}} {
 		if err := run(context.Background(), args, new(bytes.Buffer)); !errors.Is(err, errUsage) {
 			t.Errorf("%v: %v", args, err)
 		}

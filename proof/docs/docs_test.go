@@ -32,8 +32,9 @@ type play struct {
 }
 
 // The responder of README.md, which answers while the blocks of a page run.
-var responder = play{page: "README.md", has: "rebound-responder check", edits: []string{"rebound-responder check", "rebound-responder check || true"}, says: []string{
-	`(?m)^warning +CPU \d+ is not isolated(.*)\n +fix: `, ready}}
+var responder = play{page: "README.md", has: "rebound-responder check",
+	edits: []string{"rebound-responder check", "rebound-responder check || true"}, says: []string{
+		`(?m)^warning +CPU \d+ is not isolated(.*)\n +fix: `, ready}}
 
 const (
 	ready   = `(?m)^ready driver=xdp device=eth1 mac=[0-9a-f:]{17} addresses=10.0.0.[12]/24$`
@@ -47,7 +48,8 @@ var reserved = []string{"-set respond.addresses=10.0.0.1/24", "-set nic.device=e
 // once and alternate shorten a measurement and one with -ab.
 var (
 	once      = []string{"rebound-bench run", "rebound-bench run -duration 800ms -runs 8 -self-test 0s"}
-	alternate = []string{"rebound-bench run", "rebound-bench run -duration 1s -slice 50ms -self-test 0s", "10.0.0.3", "10.0.0.1"}
+	alternate = []string{"rebound-bench run", "rebound-bench run -duration 1s -slice 50ms -self-test 0s", "10.0.0.3",
+		"10.0.0.1"}
 )
 
 // plays are the blocks in the order of each page. A block can use the files of earlier ones.
@@ -64,7 +66,8 @@ var plays = [][]play{
 		{page: "docs/use/measure.md", has: "-ab target=10.0.0.3 -out out/ab", edits: alternate, says: []string{`A: target=10.0.0.2 +B: target=10.0.0.1`, `A: besteffort +B: ef`}},
 	}, {
 		{page: "docs/use/compare.md", has: "rebound-bench versus", edits: []string{"rebound-bench versus", "rebound-bench versus -duration 500ms -slice 50ms -self-test 0s", "10.0.0.3", "10.0.0.1"},
-			says: []string{`(?m)^(10\.0\.0\.[12] is better|no difference seen|cannot tell|it depends)`, `(?m)^ICMP$`, "page out/versus/index.html"}},
+			says: []string{`(?m)^(10\.0\.0\.[12] is better|no difference seen|cannot tell|it depends)`, `(?m)^ICMP$`,
+				"page out/versus/index.html"}},
 		{page: "docs/use/compare.md", has: "-auto p99", edits: []string{"10.0.0.3", "10.0.0.1", "-auto-within 30m", "-auto-within 1s -slice 50ms -self-test 0s -out out/ab"}, says: []string{`A: target=10.0.0.2 +B: target=10.0.0.1`}},
 		{page: "docs/use/compare.md", has: "-fail-if", edits: []string{"p99", "p50", "out/before out/after", "out/ab/01* out/ab/01*"}, says: []string{`no change seen`}},
 		{page: "docs/use/compare.md", has: "rebound-bench history nightly/", edits: []string{"rebound-bench", "cp -r out/ab nightly; rebound-bench"}, says: []string{"page history.html"}},
@@ -72,13 +75,16 @@ var plays = [][]play{
 		{page: "docs/use/other-tools.md", has: "rebound-bench report -html ping.html ping.txt", edits: []string{
 			"rebound-bench report", "for f in ping before after; do ping -c 30 -i 0.01 10.0.0.2 >$f.txt; done\n" +
 				"rebound-bench run 10.0.0.2 -duration 800ms -runs 8 -self-test 0s -out r >/dev/null; cp r/rtt.hgrm before.hgrm; cp r/rtt.hgrm after.hgrm\nrebound-bench report"},
-			says: []string{`(?m)^ping.txt, icmp to 10.0.0.2, 30 samples`, `A: before.txt +B: after.txt`, `A: before.hgrm +B: after.hgrm`}},
+			says: []string{`(?m)^ping.txt, icmp to 10.0.0.2, 30 samples`, `A: before.txt +B: after.txt`,
+				`A: before.hgrm +B: after.hgrm`}},
 		{page: "docs/use/other-tools.md", has: "-unit ms before/ after/", edits: []string{"rebound-bench", "for d in before after; do mkdir $d; for i in 1 2 3 4 5 6 7 8; do cp $d.hgrm $d/$i.hgrm; done; done\nrebound-bench", "-unit ms", "-unit us"},
 			says: []string{"no change seen"}},
 	}, {
-		{page: "docs/cards/simnic.md", has: "ip netns exec sim rebound-simnic", edits: []string{"/tmp/", "./", "sleep 1", "until ip netns exec sim ip link show rb0; do sleep 0.1; done",
-			"sleep 2", "until grep -q ^ready ready; do sleep 0.1; done", "10.9.0.2/24 &", "10.9.0.2/24 >ready &", "20000 packets transmitted, 20000 received, 0% packet loss", "", "20000", "2000"},
-			says: []string{"2000 packets transmitted, 2000 received, 0% packet loss", `(?m)^{"ports":\[{"model":"ixgbe"`}},
+		{page: "docs/cards/simnic.md", has: "ip netns exec sim rebound-simnic",
+			edits: []string{"/tmp/", "./", "sleep 1", "until ip netns exec sim ip link show rb0; do sleep 0.1; done",
+				"sleep 2", "until grep -q ^ready ready; do sleep 0.1; done", "10.9.0.2/24 &", "10.9.0.2/24 >ready &", "20000 packets transmitted, 20000 received, 0% packet loss", "", "20000", "2000"},
+			says: []string{"2000 packets transmitted, 2000 received, 0% packet loss",
+				`(?m)^{"ports":\[{"model":"ixgbe"`}},
 	}, {
 		{page: "docs/use/xdp.md", has: "rebound-responder status", edits: []string{"unpin NAME        # remove one", "unpin none || true"}},
 	},
@@ -118,7 +124,8 @@ func blocks(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// hosts are two network namespaces joined by a veth pair, whose ends are both called eth1: the measuring host has 10.0.0.9, the target 10.0.0.1.
+// hosts are two network namespaces joined by a veth pair, whose ends are both called eth1: the measuring host has
+// 10.0.0.9, the target 10.0.0.1.
 type hosts struct {
 	t         *testing.T
 	dir       string
@@ -159,16 +166,20 @@ func newHosts(t *testing.T) *hosts {
 	for _, name := range []string{"bench", "responder", "simnic", "watch"} {
 		must.OK(t, os.Symlink(programs.Path(t, name), filepath.Join(bin, "rebound-"+name)))
 	}
-	for name, script := range map[string]string{"ssh": "exit 0", "iperf3": "exec sleep 3600"} { // a peer whose setting changes nothing, a load that is none
+	// a peer whose setting changes nothing, a load that is none
+	for name, script := range map[string]string{"ssh": "exit 0", "iperf3": "exec sleep 3600"} {
 		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	return h
 }
 
-// start runs lines of shell on a host, with a view of /sys of that host, and with named network namespaces that end with it.
+// start runs lines of shell on a host, with a view of /sys of that host, and with named network namespaces that end
+// with it.
 func (h *hosts) start(far bool, lines string) (*exec.Cmd, *programs.Output) {
 	h.t.Helper()
-	c := exec.Command("unshare", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && exec bash -e -c \"$0\"", lines)
+	c := exec.Command("unshare", "--mount", "sh", "-c",
+		"mount -t sysfs sysfs /sys && mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && exec bash -e -c \"$0\"",
+		lines)
 	c.Dir, c.Env = h.dir, append(os.Environ(), "PATH="+filepath.Join(h.dir, "bin")+":"+os.Getenv("PATH"), "NO_COLOR=1")
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out := &programs.Output{}
@@ -225,7 +236,8 @@ func TestBlocksArePlayed(t *testing.T) {
 			}
 			n++
 			if !slices.ContainsFunc(slices.Concat(append(plays, []play{responder})...), func(p play) bool {
-				return strings.Contains(b, p.has) && (p.page == page || slices.Contains(blocks(t, p.page), b)) // or the same block on another page
+				// or the same block on another page
+				return strings.Contains(b, p.has) && (p.page == page || slices.Contains(blocks(t, p.page), b))
 			}) {
 				t.Errorf("%s: this block is not played:\n%s", page, b)
 			}
@@ -245,7 +257,9 @@ func TestBlocksOfPages(t *testing.T) {
 				target.edits = append(slices.Clone(target.edits), reserved...)
 			}
 			server, answered := h.play(true, target)
-			await.Until(t, "the responder is ready", func() bool { return regexp.MustCompile(ready).MatchString(answered.String()) }, answered.String)
+			await.Until(t, "the responder is ready", func() bool {
+				return regexp.MustCompile(ready).MatchString(answered.String())
+			}, answered.String)
 			h.expect(responder.page, answered.String(), responder.says)
 			for _, p := range page {
 				c, out := h.play(false, p)

@@ -29,23 +29,27 @@ func TestPagesPassAxe(t *testing.T) {
 	t.Parallel()
 	axe := must.Get(os.ReadFile(filepath.Join(needs.NPM(t, "axe-core"), "axe.min.js")))(t)
 	link := func(seed uint64, median, rate float64, size int) *report.Report {
-		r := synthetic.Link{Seed: seed, Median: median, Spread: 0.1, Runs: 9, Seconds: 3, Rate: 2000, Open: rate > 0}.Report()
+		r := synthetic.Link{Seed: seed, Median: median, Spread: 0.1, Runs: 9, Seconds: 3, Rate: 2000,
+			Open: rate > 0}.Report()
 		r.Label, r.Traffic.Rate, r.Traffic.FrameSize = fmt.Sprint("point ", seed), rate, size
 		return r
 	}
 	lossy := link(3, 50_000, 1e5, 60)
-	lossy.Counts.Received, lossy.Counts.Lost, lossy.Warnings = lossy.Counts.Sent-5, 5, []string{"interrupted by a signal"}
+	lossy.Counts.Received, lossy.Counts.Lost, lossy.Warnings = lossy.Counts.Sent-5, 5,
+		[]string{"interrupted by a signal"}
 	sim := link(4, 4000, 0, 60)
 	sim.Device.Backend = "sim"
 	tail := link(6, 4000, 0, 60)
 	usual := attribution.Probe{Left: 3000, Looked: 9900, Seen: 10_000, Residence: 400, FarWait: 100, ClockError: -1}
 	late := usual
 	late.FarWait, late.Seen = 200_000, 200_000
-	tail.Attribution = attribution.Explain(slices.Repeat([]attribution.Probe{late}, 20), slices.Repeat([]attribution.Probe{usual}, 4000), attribution.About{Total: 9000},
+	tail.Attribution = attribution.Explain(slices.Repeat([]attribution.Probe{late}, 20),
+		slices.Repeat([]attribution.Probe{usual}, 4000), attribution.About{Total: 9000},
 		[]attribution.Cause{{Start: 0, End: 1 << 20, Side: attribution.Here, Text: "interrupts of eth1", Name: "x"}})
 	for i, side := range []string{"this host", "responder's host"} {
-		tail.Attribution.Timeline = append(tail.Attribution.Timeline, attribution.Track{Side: side, Text: "timer tick on cpu 0", Took: 1e6,
-			Spans: []attribution.Span{{At: tail.Start.UnixMicro() + int64(1e6*(i+1)), Length: 1000, Took: 1e6}}})
+		tail.Attribution.Timeline = append(tail.Attribution.Timeline,
+			attribution.Track{Side: side, Text: "timer tick on cpu 0", Took: 1e6,
+				Spans: []attribution.Span{{At: tail.Start.UnixMicro() + int64(1e6*(i+1)), Length: 1000, Took: 1e6}}})
 	}
 	rates := []*report.Report{link(1, 4000, 1000, 60), link(2, 4200, 10_000, 60), lossy}
 	sizes := []*report.Report{link(1, 4000, 0, 60), link(2, 4200, 0, 512), link(5, 5400, 0, 1514)}
@@ -53,17 +57,20 @@ func TestPagesPassAxe(t *testing.T) {
 	for i := range links {
 		links[i] = page.Link{Name: rates[i].Name(), Href: "a/report.html"}
 	}
-	mesh := &matrix.Matrix{Title: "Mesh", From: []string{"a", "b"}, To: []string{"a", "b", "c"}, Notes: []string{"a note"}, Cells: map[matrix.Pair]*matrix.Cell{
-		{From: "a", To: "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
-		{From: "b", To: "c"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Faster},
-		{From: "b", To: "a"}: {P50: 500000, P99: 900000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Noise},
-		{From: "a", To: "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
+	mesh := &matrix.Matrix{Title: "Mesh", From: []string{"a", "b"}, To: []string{"a", "b", "c"},
+		Notes: []string{"a note"}, Cells: map[matrix.Pair]*matrix.Cell{
+			{From: "a", To: "b"}: {P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1}, Verdict: compare.Slower},
+			{From: "b", To: "c"}: {P50: 50000, P99: 90000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Faster},
+			{From: "b", To: "a"}: {P50: 500000, P99: 900000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Noise},
+			{From: "a", To: "c"}: {Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}}}}
 	fleet := &matrix.Matrix{Title: "Fleet", Cells: map[matrix.Pair]*matrix.Cell{}, Zones: map[string]string{}}
 	for i := range 80 {
 		name := fmt.Sprint("h", i)
 		fleet.From, fleet.Zones[name] = append(fleet.From, name), fmt.Sprint("z", i%2)
 		for to := range 79 {
-			fleet.Cells[matrix.Pair{From: name, To: fmt.Sprint("h", to)}] = &matrix.Cell{P50: 5000 + float64(100*i), P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: int64(to % 2)}, Verdict: compare.Slower, Stat: "p50"}
+			fleet.Cells[matrix.Pair{From: name, To: fmt.Sprint("h", to)}] = &matrix.Cell{P50: 5000 + float64(100*i),
+				P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: int64(to % 2)}, Verdict: compare.Slower,
+				Stat: "p50"}
 		}
 	}
 	fleet.To = fleet.From

@@ -30,7 +30,9 @@ func TestBadInput(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(to, file), change(b), 0o644))
 		return to
 	}
-	newer := spoilt("newer", "report.json", func(b []byte) []byte { return bytes.Replace(b, []byte(`"schema": 3`), []byte(`"schema": 99`), 1) })
+	newer := spoilt("newer", "report.json", func(b []byte) []byte {
+		return bytes.Replace(b, []byte(`"schema": 3`), []byte(`"schema": 99`), 1)
+	})
 	cut := spoilt("cut", "rtt.hlog", func(b []byte) []byte { return b[:len(b)-len(b)/3] })
 	notJSON := spoilt("notjson", "report.json", func(b []byte) []byte { return b[:len(b)/2] })
 	file := filepath.Join(dir, "file")
@@ -137,7 +139,8 @@ func TestBadInput(t *testing.T) {
 				lines := 0
 				for line := range strings.Lines(r.errors) {
 					// Ignore progress, and the note about a silent target, which appear if a test takes long.
-					if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " part=") && !strings.Contains(line, "does not answer") {
+					if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " part=") &&
+						!strings.Contains(line, "does not answer") {
 						lines++
 					}
 				}
@@ -169,7 +172,8 @@ func TestShortReflector(t *testing.T) {
 	})
 	for _, transport := range []string{"raw", "socket"} {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-proto", "stamp", "-transport", transport, "-count", "20", "-timeout", "200ms", "-out", dir)...)
+		r := n.bench(quick("-target", far4, "-proto", "stamp", "-transport", transport, "-count", "20", "-timeout",
+			"200ms", "-out", dir)...)
 		r.fails(t, 1, "no usable reply", "38 bytes")
 		if rep := must.Get(report.Read(dir))(t); rep.Measured() || rep.Counts.CorruptOnly != 20 {
 			t.Errorf("%s: %+v\n%s", transport, rep.Counts, r.out)
@@ -201,10 +205,12 @@ func TestNoRights(t *testing.T) {
 		return c.begin().wait()
 	}
 	for _, driver := range []string{"afpacket", "afxdp", "auto"} {
-		asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out", filepath.Join(dir, driver))...).fails(t, 1, "CAP_")
+		asNobody(quick("-target", far4, "-count", "10", "-driver", driver, "-out",
+			filepath.Join(dir, driver))...).fails(t, 1, "CAP_")
 	}
 	for _, proto := range []string{"udp", "icmp"} {
 		to := filepath.Join(dir, proto)
-		read(t, to, asNobody(quick("-target", far6, "-count", "50", "-proto", proto, "-transport", "socket", "-out", to)...))
+		read(t, to, asNobody(quick("-target", far6, "-count", "50", "-proto", proto, "-transport", "socket", "-out",
+			to)...))
 	}
 }

@@ -30,11 +30,14 @@ func exists(file string) bool {
 }
 
 func TestHelpFitsOneScreen(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "--help"}, {"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"},
+	for _, args := range [][]string{{"-h"}, {"help"}, {"run", "-h"}, {"watch", "-h"}, {"compare", "--help"},
+		{"report", "-h"}, {"history", "-h"}, {"matrix", "-h"}, {"suspects", "-h"},
 		{"demo", "-help"}} {
 		r := inProcess(args...)
-		if n := strings.Count(r.out, "\n"); r.code != 0 || n < 5 || n > 40 || !strings.Contains(r.out, "rebound-") || r.errors != "" {
-			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "), r.code, n, r.errors)
+		if n := strings.Count(r.out, "\n"); r.code != 0 || n < 5 || n > 40 || !strings.Contains(r.out, "rebound-") ||
+			r.errors != "" {
+			t.Errorf("bench %s: exit status %d, %d lines; want at most 40; on stderr %q", strings.Join(args, " "),
+				r.code, n, r.errors)
 		}
 	}
 	inProcess("run", "-help-all").prints(t, "-stamp-zero-ssid", "-duration")
@@ -48,7 +51,8 @@ func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 		}
 		for line := range strings.Lines(short) {
 			if flag, ok := strings.CutPrefix(line, "  -"); ok {
-				if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) + `\s`).MatchString(all) {
+				if name := strings.Fields(flag)[0]; !regexp.MustCompile(`\n  -` + regexp.QuoteMeta(name) +
+					`\s`).MatchString(all) {
 					t.Errorf("-%s is not a flag of %s", name, command)
 				}
 			}
@@ -58,10 +62,13 @@ func TestShortHelpNamesFlagsThatExist(t *testing.T) {
 
 // Commands that became another program's name that program.
 func TestMovedCommands(t *testing.T) {
-	for args, want := range map[string]string{"watch 10.0.0.1": "use rebound-watch TARGET ...", "matrix -prom x": "use rebound-watch matrix",
-		"suspects": "use rebound-watch suspects", "config": "use rebound-watch config", "compare prom:http://a b": "use rebound-watch compare"} {
+	for args, want := range map[string]string{"watch 10.0.0.1": "use rebound-watch TARGET ...",
+		"matrix -prom x": "use rebound-watch matrix",
+		"suspects":       "use rebound-watch suspects", "config": "use rebound-watch config",
+		"compare prom:http://a b": "use rebound-watch compare"} {
 		var out, said bytes.Buffer
-		if code := bench.Run(strings.Fields(args), &out, &said); code != 2 || out.Len() > 0 || !strings.Contains(said.String(), want) {
+		if code := bench.Run(strings.Fields(args), &out, &said); code != 2 || out.Len() > 0 ||
+			!strings.Contains(said.String(), want) {
 			t.Errorf("rebound-bench %s: exit %d, %q, want %q", args, code, said.String(), want)
 		}
 	}

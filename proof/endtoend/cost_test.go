@@ -20,8 +20,9 @@ import (
 
 var costProbes = flag.Uint64("cost-probes", 200, "how many probes TestNodeCost measures in each case, 200 a second")
 
-// What a node of a fleet takes with the chart's transport and protocol, at ten probes a second to each of 20 peers: the prober's memory
-// is bounded however its metrics leave it. It prints the memory, and the share of a core, for docs/fleet/many-hosts.md.
+// What a node of a fleet takes with the chart's transport and protocol, at ten probes a second to each of 20 peers: the
+// prober's memory is bounded however its metrics leave it. It prints the memory, and the share of a core, for
+// docs/fleet/many-hosts.md.
 func TestNodeCost(t *testing.T) {
 	n := newNetwork(t)
 	var addresses, targets []string
@@ -36,11 +37,17 @@ func TestNodeCost(t *testing.T) {
 		return err
 	}))
 	defer receiver.Close()
-	go http.Serve(receiver, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	go http.Serve(receiver, http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+	}))
 	url := "http://" + receiver.Addr().String()
-	for i, c := range []struct{ what, push string }{{"no metrics", ""}, {"a scrape every 5 s", ""}, {"OTLP every 5 s", url + "/v1/metrics"}, {"remote-write every 5 s", url + "/write"}} {
+	for i, c := range []struct{ what, push string }{{"no metrics", ""}, {"a scrape every 5 s", ""},
+		{"OTLP every 5 s", url + "/v1/metrics"}, {"remote-write every 5 s", url + "/write"}} {
 		w := &watched{n: n, listen: fmt.Sprintf("127.0.0.1:%d", 9470+i)}
-		command := exec.Command(programs.Path(t, "watch"), append([]string{"-transport", "socket", "-rate", "10", "-listen", w.listen, "-push-url", c.push, "-push-interval", "5s"}, targets...)...)
+		command := exec.Command(programs.Path(t, "watch"), append(
+			[]string{"-transport", "socket", "-rate", "10", "-listen", w.listen, "-push-url", c.push, "-push-interval",
+				"5s"}, targets...)...)
 		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		w.begin(command)
 		usage := func() (cpu time.Duration, resident int) {
@@ -75,7 +82,8 @@ func TestNodeCost(t *testing.T) {
 		}, w.Log.String)
 		took := time.Since(begin)
 		after, resident := usage()
-		t.Logf("%s: %.1f MB resident, %.1f %% of a core", c.what, float64(resident)/1e6, 100*float64(after-before)/float64(took))
+		t.Logf("%s: %.1f MB resident, %.1f %% of a core", c.what, float64(resident)/1e6,
+			100*float64(after-before)/float64(took))
 		if resident > 35e6 {
 			t.Errorf("%s: %d bytes are resident", c.what, resident)
 		}

@@ -55,13 +55,16 @@ func TestDemo(t *testing.T) {
 			if uid != 0 {
 				sides = []string{"01-kernel", "02-responder"}
 			}
-			check.Contains(t, r.out, "ready driver=", "p50", "kernel", sides[1][3:], "report "+filepath.Join(out, "01-kernel"))
+			check.Contains(t, r.out, "ready driver=", "p50", "kernel", sides[1][3:],
+				"report "+filepath.Join(out, "01-kernel"))
 			for _, side := range sides {
 				rep := must.Get(report.Read(filepath.Join(out, side)))(t)
-				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 || rep.Session == "" {
+				if c := rep.Counts; len(rep.Runs) != 2 || c.Sent == 0 || c.Lost != 0 || c.Corrupt != 0 ||
+					rep.Session == "" {
 					t.Errorf("%s: %d runs, %+v", side, len(rep.Runs), c)
 				}
-				if !rep.Anonymous || rep.Host.Hostname != "" || rep.Host.Cmdline != "" || strings.Contains(rep.Notes[0], "mac=0") {
+				if !rep.Anonymous || rep.Host.Hostname != "" || rep.Host.Cmdline != "" ||
+					strings.Contains(rep.Notes[0], "mac=0") {
 					t.Errorf("%s is not anonymous: %+v, notes %q", side, rep.Host, rep.Notes)
 				}
 			}
@@ -82,7 +85,8 @@ func TestDemoKilled(t *testing.T) {
 		}
 		spaces := namespaces(t, c.Process.Pid)
 		responders := children(c.Process.Pid)
-		await.Until(t, "a responder is a child of the demo", func() bool { // one responder is stopped before the next is started
+		// one responder is stopped before the next is started
+		await.Until(t, "a responder is a child of the demo", func() bool {
 			responders = children(c.Process.Pid)
 			return len(responders) > 0
 		})
@@ -90,11 +94,13 @@ func TestDemoKilled(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c.Lines)
 		_ = c.Wait()
 		for _, pid := range responders {
-			await.Until(t, fmt.Sprintf("%v: process %d of the demo has ended", sig, pid), func() bool { return !alive(pid) })
+			await.Until(t, fmt.Sprintf("%v: process %d of the demo has ended", sig, pid),
+				func() bool { return !alive(pid) })
 		}
 		named, _ := filepath.Glob("/var/run/netns/*")
 		for _, name := range named {
-			if info, err := os.Stat(name); err == nil && slices.ContainsFunc(spaces, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+			if info, err := os.Stat(name); err == nil && slices.ContainsFunc(spaces,
+				func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
 				t.Errorf("%v: the demo's network namespace has the name %s", sig, name)
 			}
 		}
@@ -114,7 +120,8 @@ func namespaces(t *testing.T, pid int) (all []os.FileInfo) {
 		}
 		t.Cleanup(func() { f.Close() })
 		info := must.Get(f.Stat())(t)
-		if !os.SameFile(info, own) && !slices.ContainsFunc(all, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+		if !os.SameFile(info, own) && !slices.ContainsFunc(all,
+			func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
 			all = append(all, info)
 		}
 	}

@@ -37,8 +37,8 @@ func hog(t *testing.T, cpu int, name string) {
 	must.OK(t, unix.SchedSetaffinity(c.Process.Pid, &set))
 }
 
-// A program that takes the measuring core is named as a cause on this host, in the text and in the report; without -explain nothing is
-// attributed.
+// A program that takes the measuring core is named as a cause on this host, in the text and in the report; without
+// -explain nothing is attributed.
 func TestExplainNamesTheHog(t *testing.T) {
 	n := newNetwork(t)
 	rep, r := n.measure(t, "-target", far4, "-driver", "afpacket", "-count", "20", "-explain=false")
@@ -76,17 +76,21 @@ func TestExplainNamesTheResponder(t *testing.T) {
 	if a == nil || a.FarLoop != "" {
 		t.Fatalf("the responder's part is unknown: %+v\n%s", a, r.out)
 	}
-	if !slices.ContainsFunc(a.Shares, func(s attribution.Share) bool { return s.Side == attribution.Responder.String() && s.Probes > 0 }) {
+	if !slices.ContainsFunc(a.Shares, func(s attribution.Share) bool {
+		return s.Side == attribution.Responder.String() && s.Probes > 0
+	}) {
 		t.Errorf("%+v", a.Shares)
 	}
 	check.Contains(t, r.out, "slowest (")
 }
 
-// With -timestamps, rows have the kernel's times of both frames with their error bounds, by sockets and raw frames, and still add up.
+// With -timestamps, rows have the kernel's times of both frames with their error bounds, by sockets and raw frames, and
+// still add up.
 func TestExplainHasKernelTimes(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
-	for _, way := range [][]string{{"-transport", "socket", "-timestamps"}, {"-driver", "afpacket", "-timestamps"}, {"-transport", "socket"}} {
+	for _, way := range [][]string{{"-transport", "socket", "-timestamps"}, {"-driver", "afpacket", "-timestamps"},
+		{"-transport", "socket"}} {
 		rep, r := n.measure(t, append([]string{"-target", far4, "-proto", "udp", "-count", "2000"}, way...)...)
 		a := rep.Attribution
 		if a == nil {
@@ -123,14 +127,16 @@ func TestExplainHasKernelTimes(t *testing.T) {
 	}
 }
 
-// Pulses of SIGSTOP to the responder are its host's, for ICMP and UDP too, when its own report is added. The link and this host had no part.
+// Pulses of SIGSTOP to the responder are its host's, for ICMP and UDP too, when its own report is added. The link and
+// this host had no part.
 func TestExplainWithTheRespondersReport(t *testing.T) {
 	for _, proto := range []string{"icmp", "udp"} {
 		t.Run(proto, func(t *testing.T) {
 			n := newNetwork(t)
 			far, near := filepath.Join(t.TempDir(), "far"), filepath.Join(t.TempDir(), "near")
 			pid := n.startResponder(t, "afpacket", "10.98.0.3/24", fmt.Sprintf("stats.report=%q", far))
-			running := n.prepare(quick("-target", "10.98.0.3", "-proto", proto, "-driver", "afpacket", "-duration", "6s", "-runs", "1", "-out", near)...).begin()
+			running := n.prepare(quick("-target", "10.98.0.3", "-proto", proto, "-driver", "afpacket", "-duration",
+				"6s", "-runs", "1", "-out", near)...).begin()
 			var pulses [][2]int64
 			ended := make(chan struct{})
 			go func() { defer close(ended); running.wait() }()
@@ -152,7 +158,8 @@ func TestExplainWithTheRespondersReport(t *testing.T) {
 				return err == nil
 			})
 			before := must.Get(report.Read(near))(t)
-			if slices.ContainsFunc(before.Attribution.Shares, func(s attribution.Share) bool { return s.Side == attribution.Responder.String() }) {
+			if slices.ContainsFunc(before.Attribution.Shares,
+				func(s attribution.Share) bool { return s.Side == attribution.Responder.String() }) {
 				t.Errorf("without the responder's report: %+v", before.Attribution.Shares)
 			}
 			r := n.bench("explain", near, far)
@@ -162,13 +169,19 @@ func TestExplainWithTheRespondersReport(t *testing.T) {
 			sides := map[string]int{}
 			for i := range a.Rows {
 				row := &a.Rows[i]
-				if row.RTT > 5e6 && slices.ContainsFunc(pulses, func(p [2]int64) bool { return 2000*(min(p[1], row.At+row.RTT/1000)-max(p[0], row.At)) > row.RTT }) {
+				if row.RTT > 5e6 && slices.ContainsFunc(pulses,
+					func(p [2]int64) bool {
+						return 2000*(min(p[1], row.At+row.RTT/1000)-max(p[0],
+							row.At)) > row.RTT
+					}) {
 					sides[row.Side]++
 				}
 			}
 			t.Log(sides)
-			if right := sides[attribution.Responder.String()]; right == 0 || right < 9*sides[attribution.Network.String()] {
-				t.Errorf("round trips of which half was in a pulse: %v; gaps: %+v", sides, must.Get(report.Read(far))(t).Gaps)
+			if right := sides[attribution.Responder.String()]; right == 0 ||
+				right < 9*sides[attribution.Network.String()] {
+				t.Errorf("round trips of which half was in a pulse: %v; gaps: %+v", sides,
+					must.Get(report.Read(far))(t).Gaps)
 			}
 			other := n.bench("explain", near, near)
 			check.Contains(t, other.errors, "not of a responder")

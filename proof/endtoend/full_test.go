@@ -101,7 +101,8 @@ func TestFullDiskRun(t *testing.T) {
 					return
 				}
 				out := filepath.Join(dir, "r") // there is room for some of the runs
-				if rep, err := report.Read(out); err != nil || len(rep.Runs) == 0 || rep.Main().Total.Count != rep.Counts.Received || !strings.Contains(r.errors, "bench report "+out) {
+				if rep, err := report.Read(out); err != nil || len(rep.Runs) == 0 ||
+					rep.Main().Total.Count != rep.Counts.Received || !strings.Contains(r.errors, "bench report "+out) {
 					t.Errorf("want one report that names what it has: %v\n%s", err, r.errors)
 				}
 			})
@@ -110,7 +111,8 @@ func TestFullDiskRun(t *testing.T) {
 	t.Run("file size limit", func(t *testing.T) {
 		self := must.Get(os.Executable())(t)
 		out := filepath.Join(t.TempDir(), "r")
-		c := n.prepare(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self}, quick("-target", far4, "-driver", "afpacket", "-count", "800", "-runs", "4", "-out", out)...)...)
+		c := n.prepare(append([]string{"-c", `ulimit -f 8; exec "$0" "$@"`, self},
+			quick("-target", far4, "-driver", "afpacket", "-count", "800", "-runs", "4", "-out", out)...)...)
 		c.Path = "/bin/sh"
 		r := c.begin().wait()
 		r.fails(t, 1, "file too large", out)
@@ -125,7 +127,8 @@ func TestFullDiskDemo(t *testing.T) {
 	needRoot(t)
 	for _, free := range []int{0, 10} {
 		dir := disk.Small(t, free)
-		c := alone(t, "demo", "-rounds", "1", "-duration", "50ms", "-driver", "afpacket", "-out", filepath.Join(dir, "r"))
+		c := alone(t, "demo", "-rounds", "1", "-duration", "50ms", "-driver", "afpacket", "-out",
+			filepath.Join(dir, "r"))
 		c.Path = programs.Path(t, "bench")
 		c.Env = append(os.Environ(), "PATH="+filepath.Dir(programs.Path(t, "responder"))+":"+os.Getenv("PATH"))
 		saysFull(t, c.begin().wait(), dir, "A: ")
@@ -146,7 +149,8 @@ func TestFullDiskPages(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := float64(time.Now().Unix())
 		answer(w, "success", "", "matrix", []any{map[string]any{
-			"metric": map[string]string{"target": "icmp:10.0.0.2", "instance": "here"}, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
+			"metric": map[string]string{"target": "icmp:10.0.0.2", "instance": "here"},
+			"values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
 	}))
 	defer server.Close()
 	for _, c := range []struct {
@@ -208,13 +212,15 @@ func TestFullDiskPages(t *testing.T) {
 // Output that cannot be printed is an error, for every command.
 func TestFullOutput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
-	must.OK(t, report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(), page.Report))
+	must.OK(t, report.Write(dir, synthetic.Link{Median: 4000, Spread: 0.2, Seconds: 3, Rate: 200, Runs: 9}.Report(),
+		page.Report))
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)
 	}
 	defer full.Close()
-	for _, args := range [][]string{{"report", dir}, {"report", "-json", dir}, {"compare", dir, dir}, {"compare", "-v", dir, dir}, {"history", "-out", filepath.Join(t.TempDir(), "h"), dir},
+	for _, args := range [][]string{{"report", dir}, {"report", "-json", dir}, {"compare", dir, dir},
+		{"compare", "-v", dir, dir}, {"history", "-out", filepath.Join(t.TempDir(), "h"), dir},
 		{"version"}, {"config"}, {"manual"}, {"completion", "bash"}, {"-h"}, {"run", "-h"}, {"run", "-help-all"}} {
 		var stderr bytes.Buffer
 		code := run(args, full, &stderr)
@@ -236,9 +242,12 @@ func TestFullDiskWatch(t *testing.T) {
 		t.Run(fmt.Sprint(free), func(t *testing.T) {
 			n := &network{t: t, near: n.near, far: n.far}
 			dir := disk.Small(t, free)
-			w := n.watch(9190+i, "-target", far4, "-driver", "afpacket", "-rate", "200", "-dir", filepath.Join(dir, "logs"), "-interval", "1s")
+			w := n.watch(9190+i, "-target", far4, "-driver", "afpacket", "-rate", "200", "-dir",
+				filepath.Join(dir, "logs"), "-interval", "1s")
 			w.says("cannot be written")
-			w.until("probes after that", func(v map[string]float64) bool { return v[of("rebound_probes_total", "icmp:"+far4)] > 0 })
+			w.until("probes after that", func(v map[string]float64) bool {
+				return v[of("rebound_probes_total", "icmp:"+far4)] > 0
+			})
 			n.must(w.Process.Signal(syscall.SIGTERM))
 			io.Copy(io.Discard, w.Lines)
 			err := w.Wait()

@@ -24,7 +24,8 @@ func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report
 		if i >= 12 {
 			median = 4400
 		}
-		r := synthetic.Link{Seed: uint64(i), Median: median * (1 + 0.01*float64(i*7%5-2)), Seconds: 2, Rate: 1000}.Report()
+		r := synthetic.Link{Seed: uint64(i), Median: median * (1 + 0.01*float64(i*7%5-2)), Seconds: 2,
+			Rate: 1000}.Report()
 		r.Host.Kernel, r.Label = "6.1.0-28", ""
 		if i >= 12 {
 			r.Host.Kernel = "6.12.5"
@@ -33,7 +34,8 @@ func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report
 		if change != nil {
 			change(i, r)
 		}
-		must.OK(t, report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report)) // the names are not in chronological order
+		// the names are not in chronological order
+		must.OK(t, report.Write(filepath.Join(dir, fmt.Sprintf("n%02d", (i*11)%n)), r, page.Report))
 	}
 }
 
@@ -47,13 +49,15 @@ func TestHistory(t *testing.T) {
 	html := filepath.Join(t.TempDir(), "history.html")
 	r := history(dir, "-out", html)
 	r.prints(t, "6.1.0-28", "6.12.5")
-	first := regexp.MustCompile(`^p(50|99) rose by 1\d(\.\d+)? % \(.* µs to .* µs\) with n\d\d of 2026-11-13, the last of 2 changes\n`)
+	first := regexp.MustCompile(
+		`^p(50|99) rose by 1\d(\.\d+)? % \(.* µs to .* µs\) with n\d\d of 2026-11-13, the last of 2 changes\n`)
 	if !first.MatchString(r.out) || strings.Count(r.out, "2026-11-13") != 3 {
 		t.Error(r.out)
 	}
 	text := content(t, html)
 	check.Contains(t, text, "6.12.5")
-	check.Equal(t, strings.Count(text, `class="rule"`), 4, "%d lines mark a change") // two figures, for desktop and phone
+	// two figures, for desktop and phone
+	check.Equal(t, strings.Count(text, `class="rule"`), 4, "%d lines mark a change")
 	for _, c := range []struct {
 		name string
 		n    int

@@ -51,15 +51,16 @@ func fill(v reflect.Value, text string) {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Name != "Series" && f.Name != "Runs" && f.Tag.Get("json") != "-" {
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "Series" && f.Name != "Runs" &&
+				f.Tag.Get("json") != "-" {
 				fill(v.Field(i), text)
 			}
 		}
 	}
 }
 
-// The answers of a Prometheus server, whose labels name the paths, can neither command the terminal nor forge a line, nor add an element
-// to a page.
+// The answers of a Prometheus server, whose labels name the paths, can neither command the terminal nor forge a line,
+// nor add an element to a page.
 func TestHostilePrometheus(t *testing.T) {
 	now := float64(time.Now().Unix())
 	for _, status := range []string{"success", "error"} {
@@ -69,11 +70,14 @@ func TestHostilePrometheus(t *testing.T) {
 				return
 			}
 			labels := map[string]string{"target": hostile, "instance": hostile, "proto": hostile, "job": hostile}
-			answer(w, status, hostile, "matrix", []any{map[string]any{"metric": labels, "values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
+			answer(w, status, hostile, "matrix", []any{map[string]any{"metric": labels,
+				"values": [][2]any{{now - 1800, "10"}, {now - 60, "20"}}}})
 		}))
 		defer s.Close()
 		out := filepath.Join(t.TempDir(), "matrix.html")
-		for _, args := range [][]string{{"matrix", "-prom", s.URL, "-out", out}, {"compare", "prom:" + s.URL + "?target=a&from=now-1h&to=now", "prom:" + s.URL + "?target=b&from=now-1h&to=now"}} {
+		for _, args := range [][]string{{"matrix", "-prom", s.URL, "-out", out},
+			{"compare", "prom:" + s.URL + "?target=a&from=now-1h&to=now",
+				"prom:" + s.URL + "?target=b&from=now-1h&to=now"}} {
 			harmlessText(t, inProcess(args...))
 		}
 		harmlessPage(t, out)
@@ -82,15 +86,19 @@ func TestHostilePrometheus(t *testing.T) {
 
 // answer writes a response of a Prometheus server.
 func answer(w http.ResponseWriter, status, text, kind string, result []any) {
-	json.NewEncoder(w).Encode(map[string]any{"status": status, "errorType": text, "error": text, "warnings": []string{text},
-		"data": map[string]any{"resultType": kind, "result": result}})
+	json.NewEncoder(w).Encode(map[string]any{"status": status, "errorType": text, "error": text,
+		"warnings": []string{text},
+		"data":     map[string]any{"resultType": kind, "result": result}})
 }
 
 // harmlessText fails if a command's output has a control character or a forged line.
 func harmlessText(t *testing.T, r result) {
 	t.Helper()
 	args, out := r.args, r.out+r.errors
-	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsGraphic(r) }); i >= 0 {
+	if i := strings.IndexFunc(out, func(r rune) bool {
+		return r != '\n' && r != '\t' &&
+			!unicode.IsGraphic(r)
+	}); i >= 0 {
 		t.Errorf("%q prints %q", args, out[max(i-60, 0):min(i+20, len(out))])
 	}
 	if i := strings.Index("\n"+out, "\nFORGED"); i >= 0 {
@@ -98,8 +106,8 @@ func harmlessText(t *testing.T, r result) {
 	}
 }
 
-// A report from elsewhere can neither command the terminal nor forge a line, whichever command shows it, nor add an element
-// to a page.
+// A report from elsewhere can neither command the terminal nor forge a line, whichever command shows it, nor add an
+// element to a page.
 func TestHostileReport(t *testing.T) {
 	parent := t.TempDir()
 	write := func(name, text string) string {
@@ -112,7 +120,8 @@ func TestHostileReport(t *testing.T) {
 		return dir
 	}
 	bad, good := write("x\nFORGED\x1b[2J\u202e", hostile), write("good", "harmless")
-	badPage, goodPage, historyPage := filepath.Join(parent, "bad.html"), filepath.Join(parent, "good.html"), filepath.Join(parent, "history.html")
+	badPage, goodPage, historyPage := filepath.Join(parent, "bad.html"), filepath.Join(parent, "good.html"),
+		filepath.Join(parent, "history.html")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -140,7 +149,8 @@ func TestHostileReport(t *testing.T) {
 		path := filepath.Join(dir, report.HTMLFile)
 		harmlessPage(t, path)
 		text := content(t, path)
-		return strings.Count(text, "<script") + strings.Count(text, "</script") + strings.Count(text, "</title") + strings.Count(text, "<li")
+		return strings.Count(text, "<script") + strings.Count(text, "</script") + strings.Count(text,
+			"</title") + strings.Count(text, "<li")
 	}
 	check.Equal(t, tags(bad), tags(good), "%d tags with hostile texts")
 	harmlessPage(t, badPage)
@@ -193,7 +203,8 @@ func TestHostileFiles(t *testing.T) {
 			path := filepath.Join(dir, "f\x1b]0;t\a"+filepath.Ext(from))
 			must.OK(t, os.WriteFile(path, []byte(string(b[:at[0]])+text+string(b[at[1]:])), 0o644))
 			html := filepath.Join(dir, "p.html")
-			for _, args := range [][]string{{"report", "-unit", "us", "-html", html}, {"compare", "-unit", "us", "-html", html, path}} {
+			for _, args := range [][]string{{"report", "-unit", "us", "-html", html},
+				{"compare", "-unit", "us", "-html", html, path}} {
 				os.Remove(html)
 				r := inProcess(append(args, path)...)
 				harmlessText(t, r)
@@ -223,13 +234,18 @@ func TestHostileArguments(t *testing.T) {
 	q, _ := json.Marshal(hostile)
 	long := strings.Repeat("y", 1<<20-100)
 	var refused [][]string
-	for i, text := range []string{raw + " = 1", string(q) + " = 1", "[probe]\n" + string(q) + " = 1", "[" + string(q) + "]\nx = 1", "[probe]\nproto = " + string(q), "[probe]\nrate = " + string(q),
-		"[targets]\nlist = [" + string(q) + "]", "[targets]\nfile = " + string(q), "[targets]\nfile_sd = [" + string(q) + "]", "[keep]\ndir = \"/proc/\u202e\\u001b\"", "x = \"" + raw, "[probe]\nproto = \"" + long + "\"", long + " = 1"} {
+	for i, text := range []string{raw + " = 1", string(q) + " = 1", "[probe]\n" + string(q) + " = 1",
+		"[" + string(q) + "]\nx = 1", "[probe]\nproto = " + string(q), "[probe]\nrate = " + string(q),
+		"[targets]\nlist = [" + string(q) + "]", "[targets]\nfile = " + string(q),
+		"[targets]\nfile_sd = [" + string(q) + "]", "[keep]\ndir = \"/proc/\u202e\\u001b\"", "x = \"" + raw,
+		"[probe]\nproto = \"" + long + "\"", long + " = 1"} {
 		refused = append(refused, []string{"watch", "-config", file(fmt.Sprintf("%d\x1b[2J.toml", i), text)})
 	}
 	j, _ := json.Marshal([]any{map[string]any{"targets": []string{hostile}}})
-	k, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"}, "labels": map[string]string{hostile: "x"}}})
-	l, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"}, "labels": map[string]string{"__param_proto": hostile, "__param_stamp_key": hostile}}})
+	k, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"},
+		"labels": map[string]string{hostile: "x"}}})
+	l, _ := json.Marshal([]any{map[string]any{"targets": []string{"127.0.0.1"},
+		"labels": map[string]string{"__param_proto": hostile, "__param_stamp_key": hostile}}})
 	m, _ := json.Marshal([]any{map[string]any{hostile: 1}})
 	refused = append(refused, [][]string{
 		{"watch", "-target", raw}, {"watch", "-file", dir + "/" + raw}, {"watch", "-file", file("list", raw)}, {"watch", "-file", file("list2", "127.0.0.1 "+word)},
@@ -255,7 +271,8 @@ func TestHostileArguments(t *testing.T) {
 // The output of a variant's command is escaped.
 func TestHostileHook(t *testing.T) {
 	n := newNetwork(t)
-	r := n.bench(quick("-ab", "target="+far4+",name=a,do=printf 'x\\nFORGED\\033[2J\\377'; exit 3", "-ab", "target="+far4+",name=b,do=true", "-duration", "100ms", "-out", filepath.Join(t.TempDir(), "r"))...)
+	r := n.bench(quick("-ab", "target="+far4+",name=a,do=printf 'x\\nFORGED\\033[2J\\377'; exit 3", "-ab",
+		"target="+far4+",name=b,do=true", "-duration", "100ms", "-out", filepath.Join(t.TempDir(), "r"))...)
 	r.fails(t, 1, "hook failed")
 	harmlessText(t, r)
 }
@@ -269,7 +286,8 @@ func TestHostileLabels(t *testing.T) {
 	j, _ := json.Marshal([]any{map[string]any{"targets": []string{far6}, "labels": map[string]string{"site": hostile}}})
 	must.OK(t, os.WriteFile(list, []byte(far4+" site="+word+"\n"), 0o644))
 	must.OK(t, os.WriteFile(sd, j, 0o644))
-	w := n.watch(9480, "-driver", "afpacket", "-file", list, "-file-sd", sd, "-rate", "50", "-dir", logs, "-interval", "1s")
+	w := n.watch(9480, "-driver", "afpacket", "-file", list, "-file-sd", sd, "-rate", "50", "-dir", logs, "-interval",
+		"1s")
 	found := ""
 	w.until("both targets answer", func(v map[string]float64) bool {
 		trips := 0
@@ -317,7 +335,8 @@ func TestHostileResponder(t *testing.T) {
 		}))
 		got, _, err := observe.ReadResponder(s.URL)
 		s.Close()
-		if c.want == "" && (err != nil || len(got) != 1 || got[0].Frames != 3) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && (err != nil || len(got) != 1 || got[0].Frames != 3) || c.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%.60q: %v, %v, want %q", c.text, got, err, c.want)
 		}
 	}

@@ -41,14 +41,16 @@ const (
 )
 
 // reasons are why a bench rejects an impaired reply.
-var reasons = map[impairment]outcome.Reason{otherIdentifier: outcome.Identifier, otherSource: outcome.Source, otherSequence: outcome.Sequence,
-	truncated: outcome.Length, flipped: outcome.Payload, badSum: outcome.Checksum}
+var reasons = map[impairment]outcome.Reason{otherIdentifier: outcome.Identifier, otherSource: outcome.Source,
+	otherSequence: outcome.Sequence,
+	truncated:     outcome.Length, flipped: outcome.Payload, badSum: outcome.Checksum}
 
-// impairedTarget is an address in the target's namespace that its kernel does not have, and otherAddress one that no probe is sent to.
+// impairedTarget is an address in the target's namespace that its kernel does not have, and otherAddress one that no
+// probe is sent to.
 const impairedTarget, otherAddress, lateBy = "10.98.0.3", "10.98.0.77", 500
 
-// of says what happens to the probe with a number: of each twenty probes one suffers each impairment. A late reply comes when
-// lateBy more probes have arrived.
+// of says what happens to the probe with a number: of each twenty probes one suffers each impairment. A late reply
+// comes when lateBy more probes have arrived.
 func (p impairedProto) of(seq uint32) impairment {
 	if k := seq % 20; k%2 == 1 {
 		switch i := impairment(k/2 + 1); {
@@ -65,7 +67,8 @@ type impairedProto struct {
 	copyAt        int
 }
 
-var impairedProtos = []impairedProto{{"icmp", 4, 20, -2}, {"udp", 4, 20, 4}, {"stamp", 0, 30, 24}} // ICMP: in the header
+// ICMP: in the header
+var impairedProtos = []impairedProto{{"icmp", 4, 20, -2}, {"udp", 4, 20, 4}, {"stamp", 0, 30, 24}}
 
 // reflector answers probes to impairedTarget on the far interface, and impairs the replies.
 type reflector struct {
@@ -108,10 +111,12 @@ func (r *reflector) serve(stop <-chan struct{}) {
 			default:
 			}
 			k, from, err := unix.Recvfrom(r.fd, buf, 0)
-			if l, ok := from.(*unix.SockaddrLinklayer); err != nil || !ok || l.Pkttype == unix.PACKET_OUTGOING || k < 60 || [4]byte(buf[30:34]) != target {
+			if l, ok := from.(*unix.SockaddrLinklayer); err != nil || !ok || l.Pkttype == unix.PACKET_OUTGOING ||
+				k < 60 || [4]byte(buf[30:34]) != target {
 				continue
 			}
-			if protocol := buf[23]; (r.p.name == "icmp") != (protocol == unix.IPPROTO_ICMP) || protocol == unix.IPPROTO_ICMP && buf[34] != 8 {
+			if protocol := buf[23]; (r.p.name == "icmp") != (protocol == unix.IPPROTO_ICMP) ||
+				protocol == unix.IPPROTO_ICMP && buf[34] != 8 {
 				continue
 			}
 			r.answer(bytes.Clone(buf[:k]))
@@ -246,8 +251,8 @@ func unseen(transport, proto string) []impairment {
 	return []impairment{otherIdentifier, otherSource, badSum}
 }
 
-// Every transport and protocol reports the same outcomes of the same impairments. If the kernel rejects replies before a transport sees
-// them, their outcome is unknown, and the headline says so.
+// Every transport and protocol reports the same outcomes of the same impairments. If the kernel rejects replies before
+// a transport sees them, their outcome is unknown, and the headline says so.
 func TestOutcomesOfEveryTransport(t *testing.T) {
 	for _, p := range impairedProtos {
 		t.Run(p.name, func(t *testing.T) {
@@ -256,7 +261,8 @@ func TestOutcomesOfEveryTransport(t *testing.T) {
 			var far net.HardwareAddr
 			n.link(n.far, farIface, func(l netlink.Link) error { far = l.Attrs().HardwareAddr; return nil })
 			n.link(n.near, nearIface, func(l netlink.Link) error {
-				return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(impairedTarget), HardwareAddr: far})
+				return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT,
+					IP: net.ParseIP(impairedTarget), HardwareAddr: far})
 			})
 			for _, transport := range []string{"afpacket", "afxdp", "socket"} {
 				t.Run(transport, func(t *testing.T) { n.outcomes(t, p, transport) })
@@ -267,7 +273,8 @@ func TestOutcomesOfEveryTransport(t *testing.T) {
 
 func (n *network) outcomes(t *testing.T, p impairedProto, transport string) {
 	const probes = 1000
-	args := []string{"-target", impairedTarget, "-proto", p.name, "-count", fmt.Sprint(probes), "-runs", "1", "-rate", "2000", "-warmup", "0s", "-timeout", "150ms", "-size", "100"}
+	args := []string{"-target", impairedTarget, "-proto", p.name, "-count", fmt.Sprint(probes), "-runs", "1", "-rate",
+		"2000", "-warmup", "0s", "-timeout", "150ms", "-size", "100"}
 	if p.name == "udp" {
 		args = append(args, "-port", "9000")
 	}
@@ -279,7 +286,8 @@ func (n *network) outcomes(t *testing.T, p impairedProto, transport string) {
 	var rep *report.Report
 	var r result
 	var far *reflector
-	for tries := 0; tries == 0 || (rep.Counts.DroppedHere > 0 || rep.Counts.SendFailed > 0) && tries < 10; tries++ { // a busy machine may drop replies itself
+	// a busy machine may drop replies itself
+	for tries := 0; tries == 0 || (rep.Counts.DroppedHere > 0 || rep.Counts.SendFailed > 0) && tries < 10; tries++ {
 		dir := filepath.Join(t.TempDir(), "out")
 		far = n.newReflector(p)
 		stop := make(chan struct{})
@@ -293,7 +301,8 @@ func (n *network) outcomes(t *testing.T, p impairedProto, transport string) {
 		rep = must.Get(report.Read(dir))(t)
 	}
 	c, did := rep.Counts, far.count
-	want := report.Counts{Sent: probes, Lost: did[lost], Duplicates: did[twice], Reordered: did[reordered] + did[late], CorruptOnly: 0}
+	want := report.Counts{Sent: probes, Lost: did[lost], Duplicates: did[twice], Reordered: did[reordered] + did[late],
+		CorruptOnly: 0}
 	byReason := map[string]int64{}
 	for i, why := range reasons {
 		switch unmatched := i == otherSequence && p.name != "icmp"; {
@@ -309,12 +318,14 @@ func (n *network) outcomes(t *testing.T, p impairedProto, transport string) {
 			}
 		}
 	}
-	want.LostUncertain, want.UnknownUncertain, want.UnknownCounted, want.DroppedHereCounted = want.Unknown, want.Unknown, true, true
+	want.LostUncertain, want.UnknownUncertain, want.UnknownCounted, want.DroppedHereCounted = want.Unknown,
+		want.Unknown, true, true
 	want.Lost += want.Unknown
 	want.Received, want.Late = c.Received, c.Late // a busy machine may make replies late
 	got := c
 	if got != want || c.Received+c.Late != did[intact]+did[twice]+did[late]+did[reordered] || did[late] == 0 ||
-		c.Late < did[late] && !strings.Contains(r.out, "could not keep the requested rate") { // a bench that is behind may wait longer
+		// A bench that is behind may wait longer.
+		c.Late < did[late] && !strings.Contains(r.out, "could not keep the requested rate") {
 		t.Errorf("got  %+v\nwant %+v\nthe target did %v", got, want, did)
 	}
 	seen := map[string]int64{}
@@ -339,7 +350,8 @@ func TestWatchRejectsOtherSources(t *testing.T) {
 	var far net.HardwareAddr
 	n.link(n.far, farIface, func(l netlink.Link) error { far = l.Attrs().HardwareAddr; return nil })
 	n.link(n.near, nearIface, func(l netlink.Link) error {
-		return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(impairedTarget), HardwareAddr: far})
+		return netlink.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: net.ParseIP(impairedTarget), HardwareAddr: far})
 	})
 	for i, p := range impairedProtos {
 		t.Run(p.name, func(t *testing.T) {
@@ -352,10 +364,12 @@ func TestWatchRejectsOtherSources(t *testing.T) {
 			if p.name == "udp" {
 				target += ":9000"
 			}
-			w := n.watch(9560+i, "-transport", "socket", "-target", target, "-rate", "100", "-timeout", "500ms", "-size", "100")
+			w := n.watch(9560+i, "-transport", "socket", "-target", target, "-rate", "100", "-timeout", "500ms",
+				"-size", "100")
 			w.until("replies from another address are rejected", func(v map[string]float64) bool {
 				for name, count := range v {
-					if strings.HasPrefix(name, "rebound_replies_rejected_total{") && strings.Contains(name, fmt.Sprintf("reason=%q", outcome.Source)) && count >= 3 {
+					if strings.HasPrefix(name, "rebound_replies_rejected_total{") &&
+						strings.Contains(name, fmt.Sprintf("reason=%q", outcome.Source)) && count >= 3 {
 						return true
 					}
 				}

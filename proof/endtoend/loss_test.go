@@ -48,7 +48,10 @@ func (n *network) newImpairer() *impairer {
 		if err != nil {
 			return err
 		}
-		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) }), err)
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET,
+				unix.SO_RCVBUFFORCE, 64<<20)
+		}), err)
 	}))
 	n.t.Cleanup(func() { i.conn.Close() })
 	return i
@@ -58,7 +61,8 @@ func (i *impairer) port() string { return fmt.Sprint(i.conn.LocalAddr().(*net.UD
 
 // probes are a bench's arguments for one run of count probes at a rate, with a report in dir.
 func (i *impairer) probes(dir string, count, rate int, more ...string) []string {
-	return quick(append([]string{"-target", far4, "-proto", "udp", "-port", i.port(), "-count", fmt.Sprint(count), "-runs", "1", "-rate", fmt.Sprint(rate),
+	return quick(append([]string{"-target", far4, "-proto", "udp", "-port", i.port(), "-count", fmt.Sprint(count),
+		"-runs", "1", "-rate", fmt.Sprint(rate),
 		"-warmup", "0s", "-timeout", "2s", "-out", dir}, more...)...)
 }
 
@@ -149,9 +153,11 @@ func TestImpairmentIsCounted(t *testing.T) {
 				c = readReport(t, dir, r).Counts
 			}
 			spoiled := i.corrupt // answered by a corrupt reply only: not lost
-			if c.Sent != 1000 || i.got != 1000 || c.Received+c.Late != 1000-i.lost-spoiled || c.Duplicates != i.twice || c.Reordered != i.swapped || c.Corrupt != i.corrupt ||
+			if c.Sent != 1000 || i.got != 1000 || c.Received+c.Late != 1000-i.lost-spoiled || c.Duplicates != i.twice ||
+				c.Reordered != i.swapped || c.Corrupt != i.corrupt ||
 				c.Lost != i.lost || c.LostLeast() != i.lost-min(i.lost, c.DroppedHere) || i.lost != 10 {
-				t.Errorf("%+v; the truth is %d received, %d lost, %d twice, %d swapped, %d corrupt\n%s", c, i.got, i.lost, i.twice, i.swapped, i.corrupt, r.out)
+				t.Errorf("%+v; the truth is %d received, %d lost, %d twice, %d swapped, %d corrupt\n%s", c, i.got,
+					i.lost, i.twice, i.swapped, i.corrupt, r.out)
 			}
 		})
 	}
@@ -160,7 +166,8 @@ func TestImpairmentIsCounted(t *testing.T) {
 var ways = [][]string{{"-driver", "afpacket"}, {"-driver", "afxdp"}, {"-transport", "socket"}}
 
 // Replies that this host drops, because the bench is stopped and its ring or socket overflows, are not lost between the
-// hosts. Other frames of the host that arrive meanwhile count for neither, where the transport sees that they are other ones.
+// hosts. Other frames of the host that arrive meanwhile count for neither, where the transport sees that they are other
+// ones.
 func TestDroppedHere(t *testing.T) {
 	n := newNetwork(t)
 	for _, how := range ways {
@@ -191,11 +198,13 @@ func TestDroppedHere(t *testing.T) {
 			if n.Sent != 4000 || i.got != 4000 || i.lost != 40 {
 				t.Fatalf("%+v; %d arrived there, %d lost", n, i.got, i.lost)
 			}
-			unseen := int64(held / 50) // the kernel rejects the other frames before a socket or AF_XDP sees whose they are
+			// the kernel rejects the other frames before a socket or AF_XDP sees whose they are
+			unseen := int64(held / 50)
 			if slices.Contains(how, "afpacket") {
 				unseen = 0
 			}
-			if missing := n.Sent - n.Received - n.Late; n.DroppedHere != missing-i.lost || n.DroppedHere < 500 || n.Lost != i.lost || n.LostUncertain != unseen {
+			if missing := n.Sent - n.Received - n.Late; n.DroppedHere != missing-i.lost || n.DroppedHere < 500 ||
+				n.Lost != i.lost || n.LostUncertain != unseen {
 				t.Errorf("%+v: %d are missing, %d were lost\n%s", n, missing, i.lost, r.out)
 			}
 			dropped := n.AtText(report.DroppedHere)
@@ -250,7 +259,8 @@ func TestRefusedThere(t *testing.T) {
 			if how[1] == "afxdp" { // its program passes ICMP errors to the kernel
 				return
 			}
-			if c.LostLeast() > 505-refused || c.RefusedThere > refused+c.LostUncertain || strings.Contains(r.out, "refused there") != (c.RefusedThere > 0) ||
+			if c.LostLeast() > 505-refused || c.RefusedThere > refused+c.LostUncertain ||
+				strings.Contains(r.out, "refused there") != (c.RefusedThere > 0) ||
 				refused == 505 && c.DroppedHere == 0 && (c.RefusedThere != 505 || c.LostLeast() != 0) {
 				t.Errorf("%d were refused: %+v\n%s", refused, c, r.out)
 			}

@@ -60,10 +60,12 @@ func (n *network) markServer(port int) *seen {
 			s.ports[int(from.Port())]++
 			for _, m := range messages {
 				switch {
-				case m.Header.Type == unix.IP_TOS && m.Header.Level == unix.IPPROTO_IP, m.Header.Type == unix.IPV6_TCLASS && m.Header.Level == unix.IPPROTO_IPV6:
+				case m.Header.Type == unix.IP_TOS && m.Header.Level == unix.IPPROTO_IP,
+					m.Header.Type == unix.IPV6_TCLASS && m.Header.Level == unix.IPPROTO_IPV6:
 					s.tos[int(m.Data[0])]++
 					answerWith(m.Data[0])
-				case m.Header.Type == unix.IP_TTL && m.Header.Level == unix.IPPROTO_IP, m.Header.Type == unix.IPV6_HOPLIMIT && m.Header.Level == unix.IPPROTO_IPV6:
+				case m.Header.Type == unix.IP_TTL && m.Header.Level == unix.IPPROTO_IP,
+					m.Header.Type == unix.IPV6_HOPLIMIT && m.Header.Level == unix.IPPROTO_IPV6:
 					s.ttl[int(m.Data[0])]++
 				}
 			}
@@ -84,7 +86,8 @@ func TestMarks(t *testing.T) {
 			{"-transport", "socket", "-ecn", "1"}} {
 			port := 4000 + 10*i + j
 			s := n.markServer(port)
-			rep, _ := n.measure(t, append([]string{"-target", target, "-proto", "udp", "-port", fmt.Sprint(port), "-warmup", "0s", "-dscp", "46", "-ttl", "9", "-count", "50"}, way...)...)
+			rep, _ := n.measure(t, append([]string{"-target", target, "-proto", "udp", "-port", fmt.Sprint(port),
+				"-warmup", "0s", "-dscp", "46", "-ttl", "9", "-count", "50"}, way...)...)
 			ecn, _ := strconv.Atoi(way[len(way)-1])
 			s.mu.Lock()
 			if s.tos[46<<2|ecn] != 50 || s.ttl[9] != 50 {
@@ -96,7 +99,8 @@ func TestMarks(t *testing.T) {
 			}
 			for p, count := range s.ports {
 				if len(s.ports) != want || count != 50/want {
-					t.Errorf("%s %v: %d probes from port %d, of %d ports; want %d ports", target, way, count, p, len(s.ports), want)
+					t.Errorf("%s %v: %d probes from port %d, of %d ports; want %d ports", target, way, count, p,
+						len(s.ports), want)
 				}
 			}
 			s.mu.Unlock()
@@ -118,11 +122,13 @@ func TestVLAN(t *testing.T) {
 	n := newNetwork(t)
 	n.startResponder(t, "afpacket", "10.96.0.2/24")
 	args := func(out string, more ...string) []string {
-		return quick(append([]string{"-target", "10.96.0.2", "-iface", nearIface, "-source", "10.96.0.77", "-gateway", "10.96.0.2", "-count", "50",
+		return quick(append([]string{"-target", "10.96.0.2", "-iface", nearIface, "-source", "10.96.0.77", "-gateway",
+			"10.96.0.2", "-count", "50",
 			"-out", out}, more...)...)
 	}
 	dir := filepath.Join(t.TempDir(), "r")
-	if rep := read(t, dir, n.bench(args(dir, "-driver", "afpacket", "-size", "1514", "-rate", "1k", "-vlan", "7")...)); rep.Traffic.VLAN != 7 {
+	if rep := read(t, dir, n.bench(args(dir, "-driver", "afpacket", "-size", "1514", "-rate", "1k", "-vlan",
+		"7")...)); rep.Traffic.VLAN != 7 {
 		t.Errorf("%+v", rep.Traffic)
 	}
 	dir = filepath.Join(t.TempDir(), "r")

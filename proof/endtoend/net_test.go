@@ -252,7 +252,8 @@ func (n *network) measure(t *testing.T, args ...string) (*report.Report, result)
 }
 
 func quick(args ...string) []string {
-	return append([]string{"run", "-self-test", "5ms", "-warmup", "1ms", "-timeout", "30s"}, args...) // the tests share two busy cores
+	// the tests share two busy cores
+	return append([]string{"run", "-self-test", "5ms", "-warmup", "1ms", "-timeout", "30s"}, args...)
 }
 
 func (n *network) udpEcho(port int, delay time.Duration) {
@@ -312,9 +313,11 @@ func (n *network) startResponder(t *testing.T, driver string, addresses ...strin
 	}
 	cores, err := measure.Choose(-1)
 	n.must(err)
-	c := exec.Command(programs.Path(t, "responder"), append([]string{"-config", "/dev/null", "-set", "nic.device=" + farIface, "-set", "nic.driver=" + driver,
-		"-set", "respond.addresses=[" + strings.Join(quoted, ",") + "]", "-set", "respond.udp_ports=[7]", "-set", "respond.stamp_ports=[862]",
-		"-set", fmt.Sprintf("cpu.cores=[%d]", cores.Other())}, sets...)...)
+	c := exec.Command(programs.Path(t, "responder"), append(
+		[]string{"-config", "/dev/null", "-set", "nic.device=" + farIface, "-set", "nic.driver=" + driver,
+			"-set", "respond.addresses=[" + strings.Join(quoted, ",") + "]", "-set", "respond.udp_ports=[7]", "-set",
+			"respond.stamp_ports=[862]",
+			"-set", fmt.Sprintf("cpu.cores=[%d]", cores.Other())}, sets...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := programs.Start(t, c, n.far.Do)
 	if !strings.HasPrefix(p.Ready, "ready ") {

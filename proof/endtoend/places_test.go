@@ -44,11 +44,13 @@ func TestLate(t *testing.T) {
 				})
 			})
 			dir := filepath.Join(t.TempDir(), "out")
-			c := n.prepare(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h", "-rate", "500",
+			c := n.prepare(slices.Concat(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-duration", "1h",
+				"-rate", "500",
 				"-warmup", "0s", "-timeout", timeout.String(), "-out", dir), how)...).begin()
 			holds := await.Holds(func() bool { return released.Load() == held })
 			before := answered.Load()
-			holds = holds && await.Holds(func() bool { return answered.Load() > before+100 }) // probes that the bench sent since
+			// probes that the bench sent since
+			holds = holds && await.Holds(func() bool { return answered.Load() > before+100 })
 			n.must(c.Process.Signal(unix.SIGINT))
 			r := c.wait()
 			i.end()
@@ -56,7 +58,8 @@ func TestLate(t *testing.T) {
 			if !holds {
 				t.Fatalf("%d released\n%s", released.Load(), r.errors)
 			}
-			if counts.Late < held || counts.Lost != 0 || counts.Sent != i.got || counts.Received+counts.Late != counts.Sent {
+			if counts.Late < held || counts.Lost != 0 || counts.Sent != i.got ||
+				counts.Received+counts.Late != counts.Sent {
 				t.Errorf("%+v; %d of %d replies were late\n%s", counts, held, i.got, r.out)
 			}
 			check.Contains(t, r.out, fmt.Sprintf("late %d", counts.Late))
@@ -73,7 +76,8 @@ func TestRateLimitThere(t *testing.T) {
 			n.startResponder(t, driver, "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=1", "guard.burst=100")
 			dir := filepath.Join(t.TempDir(), "out")
 			before := n.received()
-			r := n.bench(slices.Concat(quick("-target", "10.98.0.3", "-proto", "udp", "-count", "1000", "-runs", "1", "-rate", "2000", "-warmup", "0s",
+			r := n.bench(slices.Concat(quick("-target", "10.98.0.3", "-proto", "udp", "-count", "1000", "-runs", "1",
+				"-rate", "2000", "-warmup", "0s",
 				"-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir), ways[i])...)
 			n.wantThere(dir, r, report.RefusedThere, "responder: rate", n.received()-before)
 		})
@@ -85,7 +89,8 @@ func TestDroppedThere(t *testing.T) {
 	for _, driver := range []string{"afpacket", "afxdp"} {
 		t.Run(driver, func(t *testing.T) {
 			n := newNetwork(t)
-			pid := n.startResponder(t, driver, "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=0", "nic.ring_size=64")
+			pid := n.startResponder(t, driver, "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=0",
+				"nic.ring_size=64")
 			dir := filepath.Join(t.TempDir(), "out")
 			c := n.startCounting(dir)
 			n.must(stopProcess(pid))
@@ -106,7 +111,8 @@ func TestReplyDroppedThere(t *testing.T) {
 	defer pass.Close()
 	var attached link.Link
 	n.link(n.near, nearIface, func(l netlink.Link) (err error) {
-		attached, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: l.Attrs().Index, Flags: link.XDPDriverMode})
+		attached, err = link.AttachXDP(link.XDPOptions{Program: pass, Interface: l.Attrs().Index,
+			Flags: link.XDPDriverMode})
 		return err
 	})
 	n.startResponder(t, "xdp", "10.98.0.3/24", "stats.listen="+far4+":9470", "guard.rate=0")
@@ -115,7 +121,8 @@ func TestReplyDroppedThere(t *testing.T) {
 	n.must(attached.Close())
 	r, arrived := c.end()
 	// A veth pair counts these frames at both ends.
-	n.wantThere(dir, r, report.DroppedThere, "responder: interface_tx_dropped", arrived, "interface "+nearIface+": rx_dropped")
+	n.wantThere(dir, r, report.DroppedThere, "responder: interface_tx_dropped", arrived,
+		"interface "+nearIface+": rx_dropped")
 }
 
 // counting is a bench that sends probes to the responder and reads its counters.
@@ -130,7 +137,8 @@ const counted = 5000 // probes, in under two seconds
 func (n *network) startCounting(dir string) *counting {
 	n.t.Helper()
 	c := &counting{start: n.received()}
-	c.running = n.startAsking("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count", fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
+	c.running = n.startAsking("-target", "10.98.0.3", "-proto", "udp", "-driver", "afpacket", "-count",
+		fmt.Sprint(counted), "-runs", "1", "-rate", "3000",
 		"-timeout", "2s", "-responder-metrics", "http://"+far4+":9470/metrics", "-out", dir)
 	return c
 }
@@ -158,8 +166,10 @@ func (n *network) wantThere(dir string, r result, at report.Place, by string, ar
 			own += d.Frames
 		}
 	}
-	if missing == 0 || frames < missing || frames > missing+int64(arrived)-c.Sent || c.Lost != missing || c.LostLeast() != 0 || own != 0 {
-		n.t.Errorf("%+v: %d are missing, %q counts %d; %d frames arrived there\n%s", c, missing, by, frames, arrived, r.out)
+	if missing == 0 || frames < missing || frames > missing+int64(arrived)-c.Sent || c.Lost != missing ||
+		c.LostLeast() != 0 || own != 0 {
+		n.t.Errorf("%+v: %d are missing, %q counts %d; %d frames arrived there\n%s", c, missing, by, frames, arrived,
+			r.out)
 	}
 	check.Contains(n.t, strings.Join(rep.ByCounter(), "\n"), string(at)+": ")
 }
@@ -186,7 +196,8 @@ func TestNotSent(t *testing.T) {
 	})
 	i.end()
 	c := readReport(t, dir, r).Counts
-	if c.Sent != 1000 || c.Received+c.Late+c.DroppedHere != i.got-i.lost || c.SendFailed < 1000-i.got || c.SendFailed > truth || truth == 0 {
+	if c.Sent != 1000 || c.Received+c.Late+c.DroppedHere != i.got-i.lost || c.SendFailed < 1000-i.got ||
+		c.SendFailed > truth || truth == 0 {
 		t.Errorf("%+v: %d probes arrived, %d replies were lost, %d frames dropped\n%s", c, i.got, i.lost, truth, r.out)
 	}
 	if c.LostLeast() > i.lost || c.Lost < i.lost || !strings.Contains(r.out, "not sent") {
@@ -201,7 +212,8 @@ func (n *network) knowNeighbours() {
 	n.link(n.far, farIface, func(l netlink.Link) error { far = l.Attrs(); return nil })
 	know := func(on *netlink.LinkAttrs, ip string, mac net.HardwareAddr) func() error {
 		return func() error {
-			return netlink.NeighSet(&netlink.Neigh{LinkIndex: on.Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(ip), HardwareAddr: mac})
+			return netlink.NeighSet(&netlink.Neigh{LinkIndex: on.Index, State: netlink.NUD_PERMANENT,
+				IP: net.ParseIP(ip), HardwareAddr: mac})
 		}
 	}
 	n.must(n.near.Do(know(near, far4, far.HardwareAddr)))
@@ -214,7 +226,8 @@ func (n *network) limitQueue() {
 	n.t.Helper()
 	var err error
 	n.link(n.near, nearIface, func(l netlink.Link) error {
-		err = netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+		err = netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index,
+			Handle: netlink.MakeHandle(1, 0),
 			Parent: netlink.HANDLE_ROOT}, Rate: 1000, Limit: 250, Buffer: 1 << 30})
 		return nil
 	})
@@ -230,7 +243,8 @@ func TestLosslessOwnLimit(t *testing.T) {
 	n.knowNeighbours()
 	n.udpEcho(7, 0)
 	n.limitQueue()
-	c := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "4k", "-duration", "500ms", "-warmup", "0s",
+	c := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "4k", "-duration",
+		"500ms", "-warmup", "0s",
 		"-timeout", "2s", "-size", "100", "-out", filepath.Join(t.TempDir(), "out"))...).begin()
 	trials := func() (lines []string) {
 		for line := range strings.Lines(c.said.String()) {
@@ -244,7 +258,8 @@ func TestLosslessOwnLimit(t *testing.T) {
 	n.must(c.Process.Signal(unix.SIGINT))
 	c.wait()
 	for _, line := range trials()[:3] {
-		if !strings.Contains(line, "loss of between 0 % and ") && !strings.Contains(line, "this host") || !strings.Contains(line, "not sent") && !strings.Contains(line, "not offered") {
+		if !strings.Contains(line, "loss of between 0 % and ") && !strings.Contains(line, "this host") ||
+			!strings.Contains(line, "not sent") && !strings.Contains(line, "not offered") {
 			t.Error(line)
 		}
 	}

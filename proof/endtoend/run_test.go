@@ -46,15 +46,16 @@ func read(t *testing.T, dir string, r result) *report.Report {
 		t.Errorf("%s: %v %v", dir, err, published.Validate(v))
 	}
 	c := rep.Counts
-	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 || rep.Main().Total.Count != c.Received {
+	if c.Sent == 0 || c.Received != c.Sent || c.Lost != 0 || c.Corrupt != 0 || c.Duplicates != 0 ||
+		rep.Main().Total.Count != c.Received {
 		t.Errorf("%s: %+v, %d recorded\n%s", dir, c, rep.Main().Total.Count, r.errors)
 	}
 	check.Contains(t, r.out, "report "+dir)
 	return rep
 }
 
-// TestKernelEcho measures the kernel's own echo by every driver and transport, each with both protocols and both families, at the
-// smallest size and the greatest.
+// TestKernelEcho measures the kernel's own echo by every driver and transport, each with both protocols and both
+// families, at the smallest size and the greatest.
 func TestKernelEcho(t *testing.T) {
 	n := newNetwork(t)
 	n.udpEcho(7, 0)
@@ -79,7 +80,8 @@ func TestKernelEcho(t *testing.T) {
 					if strings.Contains(name, "-rate") {
 						count = 30
 					}
-					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", fmt.Sprint(count)}, way...)...)
+					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count",
+						fmt.Sprint(count)}, way...)...)
 					check.Equal(t, rep.Counts.Sent, count, "%d sent")
 					check.Equal(t, rep.Traffic.Protocol, proto, "protocol %q")
 					check.Equal(t, rep.Metric, report.RoundTrip, "metric %q")
@@ -93,7 +95,8 @@ func TestKernelEcho(t *testing.T) {
 					}
 					// veth stamps in software in both directions; a ping socket's transmit timestamps come through its
 					// error queue.
-					if strings.Contains(name, "-timestamps") && (rep.Find(latency.KernelSeries) == nil || rep.Find(latency.KernelSeries).Total.Count == 0) {
+					if strings.Contains(name, "-timestamps") &&
+						(rep.Find(latency.KernelSeries) == nil || rep.Find(latency.KernelSeries).Total.Count == 0) {
 						t.Errorf("no kernel stamps: %v", rep.Notes)
 					}
 					if strings.Contains(name, "auto") && rep.Device.Driver != "afxdp" {
@@ -130,12 +133,14 @@ func TestResponder(t *testing.T) {
 					continue // any two of them occur together at least once
 				}
 				t.Run(strings.Join(append([]string{target, proto}, more...), " "), func(t *testing.T) {
-					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", "60"}, more...)...)
+					rep, _ := n.measure(t, append([]string{"-target", target, "-proto", proto, "-count", "60"},
+						more...)...)
 					if proto != "stamp" {
 						return
 					}
 					res := rep.Find(latency.ResidenceSeries)
-					if res == nil || res.Total.Count == 0 || res.Total.Max > rep.Main().Total.Max || rep.Find("network") == nil {
+					if res == nil || res.Total.Count == 0 || res.Total.Max > rep.Main().Total.Max ||
+						rep.Find("network") == nil {
 						t.Errorf("residence %+v, notes %v", res, rep.Notes)
 					}
 				})
@@ -147,7 +152,8 @@ func TestResponder(t *testing.T) {
 func TestName(t *testing.T) {
 	n := newNetwork(t)
 	serveUDP(t, n.near, "127.0.0.1:7", func(b []byte, _ netip.AddrPort) []byte { return b })
-	rep, _ := n.measure(t, "-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket", "-count", "20")
+	rep, _ := n.measure(t, "-target", "localhost", "-source", "127.0.0.1", "-proto", "udp", "-transport", "socket",
+		"-count", "20")
 	if rep.Traffic.Target != "127.0.0.1:7" || rep.Label != "localhost" {
 		t.Errorf("%+v, called %s", rep.Traffic, rep.Label)
 	}
@@ -274,7 +280,8 @@ func TestTargetThatStopsAnswering(t *testing.T) {
 		}
 	}()
 	dir := filepath.Join(t.TempDir(), "r")
-	r := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port", strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
+	r := inProcess("run", "127.0.0.1", "-transport", "socket", "-proto", "udp", "-port",
+		strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port),
 		"-rate", "1k", "-count", "600", "-runs", "3", "-warmup", "0s", "-timeout", "1s", "-out", dir)
 	r.fails(t, process.Failed, "none of the last run")
 	check.Contains(t, r.out, "the target stopped answering")

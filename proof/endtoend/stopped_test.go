@@ -13,9 +13,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// TestStoppedBench stops the bench until its ring or socket overflows. In each kind of measurement, the bench reports that
-// it dropped the replies itself: what it reports as lost between the hosts was lost there, and the parts add up to the
-// probes sent.
+// TestStoppedBench stops the bench until its ring or socket overflows. In each kind of measurement, the bench reports
+// that it dropped the replies itself: what it reports as lost between the hosts was lost there, and the parts add up to
+// the probes sent.
 func TestStoppedBench(t *testing.T) {
 	n := newNetwork(t)
 	for _, c := range []struct {
@@ -28,7 +28,9 @@ func TestStoppedBench(t *testing.T) {
 		{"sweep", []string{"-rate", "3000,4000", "-count", "3000", "-runs", "1"}, ways[1], false},
 		{"interrupted", []string{"-rate", "5000", "-duration", "1h"}, ways[2], true},
 	} {
-		t.Run(c.name+"/"+strings.Join(c.how, " "), func(t *testing.T) { n.stopped(t, slices.Concat(c.args, c.how), c.end) })
+		t.Run(c.name+"/"+strings.Join(c.how, " "), func(t *testing.T) {
+			n.stopped(t, slices.Concat(c.args, c.how), c.end)
+		})
 	}
 }
 
@@ -38,7 +40,8 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 	}
 	i := n.newImpairer()
 	dir := filepath.Join(t.TempDir(), "out")
-	c := n.prepare(append(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-warmup", "0s", "-timeout", "2s", "-out", dir), args...)...)
+	c := n.prepare(append(quick("-target", far4, "-proto", "udp", "-port", i.port(), "-warmup", "0s", "-timeout", "2s",
+		"-out", dir), args...)...)
 	const held = 1000
 	resumed := make(chan struct{})
 	i.serve(false, 100, held, func() {
@@ -73,7 +76,8 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 		n := must.Get(report.Read(filepath.Dir(f)))(t).Counts
 		sum.Add(&n)
 		least, most := n.Received+n.Late+n.CorruptOnly+n.LostLeast(), n.Received+n.Late+n.CorruptOnly+n.Lost
-		for _, part := range []struct{ n, uncertain int64 }{{n.SendFailed, n.SendFailedUncertain}, {n.DroppedHere, n.DroppedHereUncertain},
+		for _, part := range []struct{ n, uncertain int64 }{{n.SendFailed, n.SendFailedUncertain},
+			{n.DroppedHere, n.DroppedHereUncertain},
 			{n.RefusedThere, n.RefusedThereUncertain}, {n.DroppedThere, n.DroppedThereUncertain}} {
 			least, most = least+part.n-part.uncertain, most+part.n
 		}
@@ -84,7 +88,8 @@ func (n *network) stopped(t *testing.T, args []string, interrupt bool) {
 	missing := sum.Sent - sum.Received - sum.Late
 	if sum.Sent+sum.NotAwaited != i.got || sum.LostLeast() > i.lost ||
 		!interrupt && (sum.DroppedHere < 200 || sum.DroppedHere < missing-i.lost || sum.Lost < i.lost) {
-		t.Errorf("%+v; %d arrived there, %d were lost, %d are missing\n%s%s", sum, i.got, i.lost, missing, r.out, r.errors)
+		t.Errorf("%+v; %d arrived there, %d were lost, %d are missing\n%s%s", sum, i.got, i.lost, missing, r.out,
+			r.errors)
 	}
 }
 
@@ -124,10 +129,13 @@ func TestStoppedWatch(t *testing.T) {
 			w.end()
 			i.end()
 			wire := map[string]string{"afpacket": nearIface, "afxdp": nearIface, "socket": "udp4"}[how[1]]
-			lost, uncertain, here := get(v, "lost_total"), get(v, "lost_uncertain_total"), int64(v[of("rebound_lost_uncertain_place_total", target, `place="here"`)])
-			if lost > i.lost || here < 100 || here > uncertain || int64(v[`rebound_dropped_here_total{wire="`+wire+`"}`]) < here ||
+			lost, uncertain, here := get(v, "lost_total"), get(v, "lost_uncertain_total"),
+				int64(v[of("rebound_lost_uncertain_place_total", target, `place="here"`)])
+			if lost > i.lost || here < 100 || here > uncertain ||
+				int64(v[`rebound_dropped_here_total{wire="`+wire+`"}`]) < here ||
 				v[of("rebound_target_up", target)] != 1 {
-				t.Errorf("%d certainly lost, %d perhaps, %d of these perhaps here; %d were lost of %d\n%v\n%s", lost, uncertain, here, i.lost, i.got, v, w.Log)
+				t.Errorf("%d certainly lost, %d perhaps, %d of these perhaps here; %d were lost of %d\n%v\n%s", lost,
+					uncertain, here, i.lost, i.got, v, w.Log)
 			}
 		})
 	}

@@ -63,11 +63,14 @@ func TestKilled(t *testing.T) {
 			<-ended
 			was := saved(dir)
 			rep := must.Get(report.Read(dir))(t)
-			if m := rep.Main().Total.Count; len(rep.Runs) != was || m == 0 || m != rep.Counts.Received+rep.Counts.Late || rep.Counts.Sent < m {
+			if m := rep.Main().Total.Count; len(rep.Runs) != was || m == 0 ||
+				m != rep.Counts.Received+rep.Counts.Late || rep.Counts.Sent < m {
 				t.Errorf("%d runs in the log, %d read, %d samples, %+v", was, len(rep.Runs), m, rep.Counts)
 			}
-			if n := rep.Device.Counters["tx_frames"]; int64(n) < rep.Counts.Sent || rep.Order == nil || rep.Order.Extent != 0 {
-				t.Errorf("the device counted %d frames of %d, order %+v: not those of the last part", n, rep.Counts.Sent, rep.Order)
+			if n := rep.Device.Counters["tx_frames"]; int64(n) < rep.Counts.Sent || rep.Order == nil ||
+				rep.Order.Extent != 0 {
+				t.Errorf("the device counted %d frames of %d, order %+v: not those of the last part", n,
+					rep.Counts.Sent, rep.Order)
 			}
 			want := fmt.Sprintf("unfinished: %d of ", was)
 			inProcess("report", dir).prints(t, want)
@@ -89,10 +92,12 @@ func TestKilledSearch(t *testing.T) {
 		return b
 	})
 	dir := filepath.Join(t.TempDir(), "r")
-	cmd := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration", "1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...).begin()
+	cmd := n.prepare(quick("-target", far4, "-proto", "udp", "-transport", "socket", "-lossless", "1k", "-duration",
+		"1s", "-warmup", "0s", "-timeout", "1s", "-out", dir)...).begin()
 	await.Until(t, "a trial", func() bool { return strings.Contains(cmd.said.String(), " bytes at ") }, cmd.said.String)
 	whole.Store(true)
-	await.Until(t, "a rate without loss", func() bool { return exists(filepath.Join(dir, report.ReportFile)) }, cmd.said.String)
+	await.Until(t, "a rate without loss", func() bool { return exists(filepath.Join(dir, report.ReportFile)) },
+		cmd.said.String)
 	n.must(cmd.Process.Kill())
 	_ = cmd.Wait()
 	rep := must.Get(report.Read(dir))(t)
@@ -136,7 +141,8 @@ func TestKilledWatch(t *testing.T) {
 	written := int64(0)
 	for i, driver := range []string{"afpacket", "afxdp", "afpacket"} {
 		before := intervals()
-		w := n.watch(9490, "-driver", driver, "-target", far4, "-target", far6, "-rate", "50", "-dir", logs, "-interval", "1s")
+		w := n.watch(9490, "-driver", driver, "-target", far4, "-target", far6, "-rate", "50", "-dir", logs,
+			"-interval", "1s")
 		for range 1 + i%2 { // intervals
 			from := intervals()
 			await.Until(t, "an interval in the log", func() bool { return intervals() > from }, w.Log.String)

@@ -29,12 +29,15 @@ func TestSeries(t *testing.T) {
 	n.udpEcho(7, 0)
 	t.Run("ab", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120", "-slice", "10ms", "-v", "-out", dir)...)
-		if strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out, "note: frame size: small has 60, big has 1514") || !strings.Contains(r.out, "A  small, ") {
+		r := n.bench(quick("-ab", "name=small,target="+far4, "-ab", "name=big,size=1514,target="+far4, "-count", "120",
+			"-slice", "10ms", "-v", "-out", dir)...)
+		if strings.Contains(r.out, "NOT COMPARABLE") || !strings.Contains(r.out,
+			"note: frame size: small has 60, big has 1514") || !strings.Contains(r.out, "A  small, ") {
 			t.Errorf("sizes that -ab varies are compared, with a note, and -v names both sides:\n%s", r.out)
 		}
 		a, b := read(t, filepath.Join(dir, "01-small"), r), read(t, filepath.Join(dir, "02-big"), r)
-		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session || b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
+		if len(a.Runs) != 20 || len(b.Runs) != 20 || a.Session == "" || a.Session != b.Session ||
+			b.Traffic.FrameSize != 1514 || a.Traffic.FrameSize != 60 {
 			t.Errorf("%d and %d runs, sessions %q and %q", len(a.Runs), len(b.Runs), a.Session, b.Session)
 		}
 		if a.Schedule == nil || b.Schedule == nil || a.Schedule.Seed == "" || a.Schedule.Seed != b.Schedule.Seed {
@@ -46,8 +49,10 @@ func TestSeries(t *testing.T) {
 			if a.Runs[i].Start+a.Start.UnixNano() < b.Runs[i].Start+b.Start.UnixNano() {
 				first = 0
 			}
-			if want := block.Order[0]; first != want || a.Schedule.Places[i] != slices.Index(block.Order, 0) || b.Schedule.Places[i] != slices.Index(block.Order, 1) {
-				t.Errorf("slice %d: variant %d was first, places %d and %d; want %v", i, first, a.Schedule.Places[i], b.Schedule.Places[i], block.Order)
+			if want := block.Order[0]; first != want || a.Schedule.Places[i] != slices.Index(block.Order, 0) ||
+				b.Schedule.Places[i] != slices.Index(block.Order, 1) {
+				t.Errorf("slice %d: variant %d was first, places %d and %d; want %v", i, first, a.Schedule.Places[i],
+					b.Schedule.Places[i], block.Order)
 			}
 		}
 		if a.Counts.Sent != 120 || b.Counts.Sent != 120 {
@@ -56,7 +61,8 @@ func TestSeries(t *testing.T) {
 	})
 	t.Run("two drivers on one interface", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-count", "60", "-slice", "10ms", "-out", dir)...)
+		r := n.bench(quick("-target", far4, "-ab", "driver=afpacket", "-ab", "driver=afxdp", "-count", "60", "-slice",
+			"10ms", "-out", dir)...)
 		a, b := read(t, filepath.Join(dir, "01-driver-afpacket"), r), read(t, filepath.Join(dir, "02-driver-afxdp"), r)
 		if a.Device.Driver != "afpacket" || b.Device.Driver != "afxdp" {
 			t.Errorf("%s and %s", a.Device.Driver, b.Device.Driver)
@@ -64,7 +70,8 @@ func TestSeries(t *testing.T) {
 	})
 	t.Run("sweep and runs", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "60", "-runs", "3", "-out", dir)...)
+		r := n.bench(quick("-target", far4, "-rate", "1k,4k", "-size", "60,1514", "-count", "60", "-runs", "3", "-out",
+			dir)...)
 		for i, name := range []string{"rate-1k-size-60", "rate-1k-size-1514", "rate-4k-size-60", "rate-4k-size-1514"} {
 			rep := readReport(t, filepath.Join(dir, fmt.Sprintf("%02d-%s", i+1, name)), r)
 			if len(rep.Runs) != 3 || rep.Counts.Sent != 60 || !strings.Contains(r.out, name) {
@@ -76,8 +83,10 @@ func TestSeries(t *testing.T) {
 	t.Run("lossless", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		var r result
-		for range 10 { // a machine that is busy at the end of each trial reaches no rate in time, which the bench reports
-			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out", dir)...); !strings.Contains(r.errors, "no rate down to") {
+		// a machine that is busy at the end of each trial reaches no rate in time, which the bench reports
+		for range 10 {
+			if r = n.bench(quick("-target", far4, "-lossless", "2k", "-duration", "50ms", "-out",
+				dir)...); !strings.Contains(r.errors, "no rate down to") {
 				break
 			}
 		}
@@ -92,15 +101,18 @@ func TestSeries(t *testing.T) {
 	})
 	t.Run("anonymous", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
-		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab", "size=100,name=b", "-anonymous", "-out", dir)...)
+		r := n.bench(quick("-target", far4, "-count", "20", "-ab", "gateway="+far4+",name=to 8.8.4.4", "-ab",
+			"size=100,name=b", "-anonymous", "-out", dir)...)
 		a := read(t, filepath.Join(dir, "01-to--address-"), r)
 		host := must.Get(os.Hostname())(t)
-		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" || len(a.Args) > 0 || a.Traffic.Target != far4 {
+		if a.Host.Hostname+a.Host.Cmdline+a.Device.MAC != "" || a.Host.CPU == "" || a.Label != "to <address>" ||
+			len(a.Args) > 0 || a.Traffic.Target != far4 {
 			t.Errorf("%+v", a)
 		}
 
 		plain := filepath.Join(t.TempDir(), "plain")
-		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out", plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
+		if was := read(t, plain, n.bench(quick("-target", far4, "-count", "20", "-out",
+			plain)...)); was.Host.Hostname != host || was.Device.MAC == "" || len(was.Args) == 0 {
 			t.Errorf("without -anonymous: %+v", was)
 		}
 		n.inside("report", "-anonymous", plain).prints(t, "page "+plain)
@@ -108,7 +120,8 @@ func TestSeries(t *testing.T) {
 		if !is.Anonymous || is.Host.Hostname+is.Host.Cmdline+is.Device.MAC != "" || is.Main().Total.Count != 20 {
 			t.Errorf("%+v", is)
 		}
-		if page := content(t, filepath.Join(plain, "report.html")); strings.Contains(page, host) || !strings.Contains(page, "Left out") {
+		if page := content(t, filepath.Join(plain, "report.html")); strings.Contains(page, host) ||
+			!strings.Contains(page, "Left out") {
 			t.Errorf("the page still names %s, or says nothing of it", host)
 		}
 		n.inside("compare", "-v", plain, filepath.Join(dir, "01-to--address-")).prints(t, "machine unnamed")
@@ -135,7 +148,8 @@ func TestHooks(t *testing.T) {
 	hook := "do=echo $REBOUND_VARIANT, >> " + log + "; printf $REBOUND_VARIANT > " + setting
 	out := filepath.Join(dir, "r")
 	run := func(out string, more ...string) result {
-		return n.bench(quick(append([]string{"-target", far4, "-proto", "udp", "-slice", "30ms", "-duration", "240ms", "-out", out}, more...)...)...)
+		return n.bench(quick(append([]string{"-target", far4, "-proto", "udp", "-slice", "30ms", "-duration", "240ms",
+			"-out", out}, more...)...)...)
 	}
 	r := run(out, "-ab", "name=quick,"+hook, "-ab", "name=slow,size=100,"+hook)
 	a, b := read(t, filepath.Join(out, "01-quick"), r), read(t, filepath.Join(out, "02-slow"), r)
@@ -181,12 +195,14 @@ func TestJSON(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "r")
 	p := reports(n.bench(quick("-target", far4, "-count", "20", "-json", "-out", dir)...), 1)
-	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 || p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
+	if p.Reports[0].Dir != dir || p.Reports[0].Report.Counts.Received != 20 ||
+		p.Reports[0].Report.Find(latency.MainSeries).Summary.P50 == 0 {
 		t.Errorf("%+v", p.Reports[0])
 	}
 	reports(n.inside("report", "-json", dir, dir), 2)
 	reports(n.bench(quick("-target", far4, "-count", "20", "-size", "60,100", "-json", "-out", dir+"-sweep")...), 2)
-	reports(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count", "60", "-json", "-out", dir+"-ab")...), 2)
+	reports(n.bench(quick("-ab", "size=60,target="+far4, "-ab", "size=100,target="+far4, "-slice", "10ms", "-count",
+		"60", "-json", "-out", dir+"-ab")...), 2)
 }
 
 // hasIndex fails unless a command printed and wrote the page index.html with that text and a link to each of n reports.
@@ -210,7 +226,8 @@ func TestWorse(t *testing.T) {
 	n.udpEcho(8, 20*time.Millisecond)
 	// 20 ms is longer than a busy machine deschedules a thread; ten probes per slice are enough for p50 with ten pairs.
 	dir := t.TempDir()
-	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-count", "200", "-slice", "20ms", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4,
+		"-count", "200", "-slice", "20ms", "-out", dir)...)
 	hasIndex(t, r, dir, "<h1>c is ", 2)
 	a, c := filepath.Join(dir, "01-a"), filepath.Join(dir, "02-c")
 	for _, limit := range []struct {
@@ -237,7 +254,8 @@ func TestAutoEnds(t *testing.T) {
 	n.udpEcho(7, 0)
 	n.udpEcho(8, 5*time.Millisecond)
 	dir := t.TempDir()
-	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4, "-auto", "p50", "-slice", "25ms", "-out", dir)...)
+	r := n.bench(quick("-ab", "name=a,target="+far4+",proto=udp", "-ab", "name=c,proto=udp,port=8,target="+far4,
+		"-auto", "p50", "-slice", "25ms", "-out", dir)...)
 	if !strings.HasPrefix(r.out, "c is ") || !strings.Contains(r.out, " slower at p50") {
 		t.Error(r)
 	}
@@ -249,13 +267,15 @@ func TestAutoEnds(t *testing.T) {
 	}
 }
 
-// Two kernels that answer pings and have no UDP echo are compared by ICMP only; the answer, on its first line and on the page, says so and why.
+// Two kernels that answer pings and have no UDP echo are compared by ICMP only; the answer, on its first line and on
+// the page, says so and why.
 func TestVersusWithoutUDP(t *testing.T) {
 	n := newNetwork(t)
 	const other4 = "10.98.0.3"
 	n.link(n.far, farIface, func(l netlink.Link) error { return address(l, other4+"/24") })
 	dir := filepath.Join(t.TempDir(), "r")
-	r := n.bench(append([]string{"versus", far4, other4}, quick("-count", "120", "-slice", "10ms", "-out", dir)[1:]...)...)
+	r := n.bench(append([]string{"versus", far4, other4}, quick("-count", "120", "-slice", "10ms", "-out",
+		dir)[1:]...)...)
 	first, _, _ := strings.Cut(r.out, "\n")
 	const why = "(by ICMP only: " + far4 + " does not echo UDP, its port 7 is closed): "
 	check.Contains(t, first, why)

@@ -18,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
-// fork is a network with two equal-cost paths: near, a router that chooses one of two others by a hash of the ports, and
-// far, which answers through the first.
+// fork is a network with two equal-cost paths: near, a router that chooses one of two others by a hash of the ports,
+// and far, which answers through the first.
 type fork struct {
 	*network
 	router, a, b *testbed.Namespace
@@ -36,17 +36,20 @@ func newFork(t *testing.T) *fork {
 	needRoot(t)
 	f := &fork{network: &network{t: t}}
 	for _, s := range []**testbed.Namespace{&f.near, &f.router, &f.a, &f.b, &f.far} {
-		*s = f.namespace("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=0",
+		*s = f.namespace("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1", "ipv4/conf/all/rp_filter=0",
+			"ipv4/conf/default/rp_filter=0",
 			"ipv4/fib_multipath_hash_policy=1", "ipv6/fib_multipath_hash_policy=1")
 	}
 	// Link i has the subnets 10.98.i.0/24 and fd98:i::/64. Its first side has .1, the second .2.
-	for i, link := range [][2]*testbed.Namespace{{f.near, f.router}, {f.router, f.a}, {f.router, f.b}, {f.a, f.far}, {f.b, f.far}} {
+	for i, link := range [][2]*testbed.Namespace{{f.near, f.router}, {f.router, f.a}, {f.router, f.b}, {f.a, f.far},
+		{f.b, f.far}} {
 		i++
 		name := fmt.Sprint("l", i)
 		f.connect(link[0], name, link[1], name)
 		for side, n := range link {
 			f.link(n, name, func(l netlink.Link) error {
-				return errors.Join(address(l, fmt.Sprintf("10.98.%d.%d/24", i, side+1)), address(l, fmt.Sprintf("fd98:%d::%d/64", i, side+1)), netlink.LinkSetUp(l))
+				return errors.Join(address(l, fmt.Sprintf("10.98.%d.%d/24", i, side+1)),
+					address(l, fmt.Sprintf("fd98:%d::%d/64", i, side+1)), netlink.LinkSetUp(l))
 			})
 		}
 	}
@@ -75,7 +78,8 @@ func (f *fork) drop(restore bool) {
 	f.t.Helper()
 	f.link(f.b, "l5", func(l netlink.Link) (err error) {
 		for _, next := range []string{"10.98.5.2", "fd98:5::2"} {
-			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(next), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
+			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(next),
+				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
 			if restore {
 				err = errors.Join(err, netlink.NeighDel(n))
 			} else {
@@ -119,8 +123,8 @@ func sum(of map[int]float64) (n float64) {
 }
 
 // One of two equal-cost paths drops all packets: the watch names the source ports whose probes take it and the last hop
-// that answers, counts no loss for the others, and notices that it works again. With sockets it needs no privilege. From an address that
-// the kernel does not have, there is no trace.
+// that answers, counts no loss for the others, and notices that it works again. With sockets it needs no privilege.
+// From an address that the kernel does not have, there is no trace.
 func TestWatchPaths(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -145,7 +149,8 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 	f.user = user
 	const ports = 16
 	udp, stamp := "udp:"+forkFar4+":4100", "stamp:["+forkFar6+"]:862"
-	w := f.watch(9520, append(args, "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports", strconv.Itoa(ports))...)
+	w := f.watch(9520, append(args, "-target", udp, "-target", stamp, "-rate", "40", "-timeout", "3s", "-source-ports",
+		strconv.Itoa(ports))...)
 	w.until("all ports are answered", func(v map[string]float64) bool {
 		for _, target := range []string{udp, stamp} {
 			up := byPort(v, "rebound_path_up", target)
@@ -189,9 +194,12 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 				t.Errorf("%s: the trace of port %d ends after hop %s, want %s 2", target, port, at, hop)
 			}
 		}
-		check.Equal(t, sum(byPort(v, "rebound_path_lost_total", target)), v[of("rebound_lost_total", target)], target+": %v lost by port")
-		check.Equal(t, sum(byPort(v, "rebound_path_probes_total", target)), v[of("rebound_probes_total", target)], target+": %v sent by port")
-		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)]+
+		check.Equal(t, sum(byPort(v, "rebound_path_lost_total", target)), v[of("rebound_lost_total", target)],
+			target+": %v lost by port")
+		check.Equal(t, sum(byPort(v, "rebound_path_probes_total", target)), v[of("rebound_probes_total", target)],
+			target+": %v sent by port")
+		if v[of("rebound_target_up", target)] != 1 || v[of("rebound_replies_trouble_total", target, `kind="corrupt"`)]+
+			v[of("rebound_replies_trouble_total", target, `kind="duplicate"`)]+
 			v[of("rebound_replies_trouble_total", target, `kind="icmp_error"`)] != 0 {
 			t.Errorf("%s: %v", target, v)
 		}
@@ -210,7 +218,8 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 			slices.Sort(ports)
 			return ports
 		}
-		await.Until(t, "the target receives probes from all other ports", func() bool { return slices.Equal(missing(), named[target]) },
+		await.Until(t, "the target receives probes from all other ports",
+			func() bool { return slices.Equal(missing(), named[target]) },
 			func() string {
 				return fmt.Sprintf("%s: ports %v are named, nothing arrives from %v", target, named[target], missing())
 			})
@@ -219,7 +228,8 @@ func testPaths(t *testing.T, user uint32, traced bool, args ...string) {
 	w.until("all ports are answered again", func(v map[string]float64) bool {
 		return sum(byPort(v, "rebound_path_up", udp)) == ports && sum(byPort(v, "rebound_path_up", stamp)) == ports
 	})
-	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
+	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`),
+		of("rebound_lost_oneway_total", stamp, `direction="backward"`)
 	w.until("all loss was on the way there", func(v map[string]float64) bool {
 		return v[forward] > 0 && v[forward] == v[of("rebound_lost_total", stamp)] && v[backward] == 0
 	})

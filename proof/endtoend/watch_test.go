@@ -111,7 +111,9 @@ func (w *watched) until(what string, good func(map[string]float64) bool) map[str
 
 func (w *watched) says(what string) {
 	w.n.t.Helper()
-	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool { return strings.Contains(w.Log.String(), what) }, w.Log.String)
+	await.Until(w.n.t, fmt.Sprintf("%q in the log", what), func() bool {
+		return strings.Contains(w.Log.String(), what)
+	}, w.Log.String)
 }
 
 func of(metric, target string, more ...string) string {
@@ -170,13 +172,18 @@ func TestWatch(t *testing.T) {
 	write := n.replaceFile
 	write(sd, "- targets: ["+far4+"]\n  labels: {site: ams}\n")
 	write(list, "icmp:"+far6+"\nstamp:"+far4+"\n")
-	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate", "50"}
+	args := []string{"-driver", "afpacket", "-file", list, "-file-sd", sd, "-dir", logs, "-interval", "1s", "-rate",
+		"50"}
 	w := n.watch(9470, args...)
-	icmp4, icmp6, stamp := `rebound_probes_total{proto="icmp",site="ams",target="icmp:`+far4+`"}`, of("rebound_probes_total", "icmp:["+far6+"]"), "stamp:"+far4+":862"
-	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`), of("rebound_lost_oneway_total", stamp, `direction="backward"`)
+	icmp4, icmp6, stamp := `rebound_probes_total{proto="icmp",site="ams",target="icmp:`+far4+`"}`,
+		of("rebound_probes_total", "icmp:["+far6+"]"), "stamp:"+far4+":862"
+	forward, backward := of("rebound_lost_oneway_total", stamp, `direction="forward"`),
+		of("rebound_lost_oneway_total", stamp, `direction="backward"`)
 	trips6, trips := of("rebound_rtt_seconds_count", "icmp:["+far6+"]"), of("rebound_rtt_seconds_count", stamp)
 	v := w.until("each target has replies, and loss of both directions is shown", func(v map[string]float64) bool {
-		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 && v[of("rebound_target_ready", stamp)] == 1 && v[of("rebound_target_up", stamp)] == 1 && v[forward] > 3 && v[backward] > 3
+		return v[icmp4] > 40 && v[icmp6] > 40 && v[trips6] >= 20 && v[trips] >= 20 &&
+			v[of("rebound_target_ready", stamp)] == 1 && v[of("rebound_target_up", stamp)] == 1 && v[forward] > 3 &&
+			v[backward] > 3
 	})
 	if v["rebound_watch_targets"] != 3 {
 		t.Errorf("%v", v)
@@ -184,15 +191,22 @@ func TestWatch(t *testing.T) {
 	w.says(`msg="target is up" target=` + stamp)
 	write(sd, "- targets: ["+far4+"]\n- targets: [10.0.0]\n")
 	w.says("sd.yml:2: target")
-	if v := w.until("the failure is counted", func(v map[string]float64) bool { return v["rebound_watch_source_failures_total"] == 1 }); v["rebound_watch_targets"] != 3 {
+	if v := w.until("the failure is counted", func(v map[string]float64) bool {
+		return v["rebound_watch_source_failures_total"] == 1
+	}); v["rebound_watch_targets"] != 3 {
 		t.Errorf("what the file had is not kept: %v", v["rebound_watch_targets"])
 	}
 	write(sd, "- targets: []\n")
-	w.until("the target is gone", func(v map[string]float64) bool { _, has := v[icmp4]; return !has && v["rebound_watch_targets"] == 2 })
+	w.until("the target is gone", func(v map[string]float64) bool {
+		_, has := v[icmp4]
+		return !has &&
+			v["rebound_watch_targets"] == 2
+	})
 	w.until("the log is written", func(v map[string]float64) bool { return v["rebound_watch_disk_bytes"] > 1000 })
 	w.end()
 	// Losses before the last reply are reported; later ones are not.
-	if f, b := int64(v[forward]), int64(v[backward]); f > there.Load() || b > back.Load()+2 || float64(f) < 0.5*float64(b) {
+	if f, b := int64(v[forward]), int64(v[backward]); f > there.Load() || b > back.Load()+2 ||
+		float64(f) < 0.5*float64(b) {
 		t.Errorf("lost on the way there %d of %d, on the way back %d of %d", f, there.Load(), b, back.Load())
 	}
 
@@ -211,15 +225,18 @@ func TestWatchAuthenticated(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
 	key := keyFile(t)
-	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64", "respond.stamp_mode=stateful", "respond.stamp_auth_ports=863", "respond.stamp_key="+key)
+	n.startResponder(t, "afpacket", "10.98.0.3/24", "fd98::3/64", "respond.stamp_mode=stateful",
+		"respond.stamp_auth_ports=863", "respond.stamp_key="+key)
 	list := filepath.Join(t.TempDir(), "list")
 	write := func(key string) {
 		t.Helper()
-		n.replaceFile(list, "stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+"\nstamp:[fd98::3] site=ams\n")
+		n.replaceFile(list, "stamp:10.98.0.3:863 __param_stamp_ssid=7 __param_stamp_key="+key+
+			"\nstamp:[fd98::3] site=ams\n")
 	}
 	write(key)
 	w := n.watch(9471, "-driver", "afpacket", "-file", list, "-rate", "50", "-timeout", "20s")
-	sealed, plain := "stamp:10.98.0.3:863", `rebound_rtt_seconds_count{proto="stamp",site="ams",target="stamp:[fd98::3]:862"}`
+	sealed, plain := "stamp:10.98.0.3:863",
+		`rebound_rtt_seconds_count{proto="stamp",site="ams",target="stamp:[fd98::3]:862"}`
 	v := w.until("both modes have replies", func(v map[string]float64) bool {
 		return v[of("rebound_rtt_seconds_count", sealed)] > 20 && v[plain] > 20
 	})
@@ -260,7 +277,8 @@ func logged(t *testing.T, dir, tag string) (trips int64) {
 	return trips
 }
 
-// Through the kernel's sockets, and from an address that the kernel does not have: each finds its path, and a target without a host is reported as unreachable.
+// Through the kernel's sockets, and from an address that the kernel does not have: each finds its path, and a target
+// without a host is reported as unreachable.
 func TestWatchTransports(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -354,7 +372,8 @@ func TestWatchFleet(t *testing.T) {
 	write := func(members int) {
 		t.Helper()
 		text := "- {targets: ['" + near4 + "'], labels: {node: h0, zone: a, rack: r1}}\n" +
-			"- {targets: ['udp:" + far4 + ":4100'], labels: {node: h1, zone: b, __param_interval: 20ms, __param_size: '500', __param_dscp: '46'}}\n" +
+			"- {targets: ['udp:" + far4 +
+			":4100'], labels: {node: h1, zone: b, __param_interval: 20ms, __param_size: '500', __param_dscp: '46'}}\n" +
 			"- {targets: ['udp:[" + far6 + "]:4100'], labels: {node: h2, zone: b}}\n"
 		for i := range members {
 			text += fmt.Sprintf("- {targets: [10.98.0.%d], labels: {node: p%d, zone: c%d}}\n", 100+i, i, i%2)
@@ -367,16 +386,20 @@ func TestWatchFleet(t *testing.T) {
 		often := `rebound_probes_total{node="h1",proto="udp",target="udp:` + far4 + `:4100",zone="b"}`
 		seldom := `rebound_probes_total{node="h2",proto="udp",target="udp:[` + far6 + `]:4100",zone="b"}`
 		first := w.until("both are probed", func(v map[string]float64) bool { return v[often] > 0 && v[seldom] > 0 })
-		v := w.until("both have 20 more probes", func(v map[string]float64) bool { return v[seldom] > first[seldom]+20 })
+		v := w.until("both have 20 more probes", func(v map[string]float64) bool {
+			return v[seldom] > first[seldom]+20
+		})
 		if a, b := v[often]-first[often], v[seldom]-first[seldom]; a < 7*b || a > 13*b {
 			t.Errorf("%v: 50 and 5 probes a second: %v and %v were sent", transport, a, b)
 		}
-		if v[`rebound_fleet_self_info{node="h0",rack="r1",zone="a"}`] != 1 || v["rebound_fleet_members"] != 3 || v["rebound_watch_targets"] != 2 {
+		if v[`rebound_fleet_self_info{node="h0",rack="r1",zone="a"}`] != 1 || v["rebound_fleet_members"] != 3 ||
+			v["rebound_watch_targets"] != 2 {
 			t.Errorf("%v: %v", transport, v)
 		}
 		write(60)
 		w.until("8 of 63 are probed", func(v map[string]float64) bool {
-			return v["rebound_fleet_members"] == 63 && v["rebound_watch_targets"] >= 8 && v["rebound_watch_targets"] < 12
+			return v["rebound_fleet_members"] == 63 && v["rebound_watch_targets"] >= 8 &&
+				v["rebound_watch_targets"] < 12
 		})
 		write(0)
 		gone := `rebound_target_up{node="p`
@@ -404,8 +427,8 @@ func TestWatchFleet(t *testing.T) {
 	w.end()
 }
 
-// A watch whose interface goes down does not claim that its target is up: its probes are not sent, which its metrics and its log say,
-// through a socket and through a device.
+// A watch whose interface goes down does not claim that its target is up: its probes are not sent, which its metrics
+// and its log say, through a socket and through a device.
 func TestWatchCannotSend(t *testing.T) {
 	for i, how := range [][]string{{"-transport", "socket"}, {"-driver", "afpacket", "-iface", nearIface}} {
 		t.Run(how[1], func(t *testing.T) {
@@ -424,7 +447,8 @@ func TestWatchCannotSend(t *testing.T) {
 			})
 			n.link(n.near, nearIface, netlink.LinkSetUp)
 			w.until("up again", func(v map[string]float64) bool { return v[of("rebound_target_up", target)] == 1 })
-			if text := w.Log.String(); !strings.Contains(text, "probes cannot be sent") && !strings.Contains(text, "target cannot be probed") {
+			if text := w.Log.String(); !strings.Contains(text, "probes cannot be sent") &&
+				!strings.Contains(text, "target cannot be probed") {
 				t.Error(text)
 			}
 			w.end()

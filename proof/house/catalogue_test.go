@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the tables in docs that follow from the catalogue of cards")
 
-// The tables of PCI IDs and of kernels in docs/cards/drivers.md follow from internal/cards: go test -run TestDriverTable ./proof/house -update
+// The tables of PCI IDs and of kernels in docs/cards/drivers.md follow from internal/cards: go test -run
+// TestDriverTable ./proof/house -update
 func TestDriverTable(t *testing.T) {
 	const page = "docs/cards/drivers.md"
 	for _, c := range []struct{ what, end, table string }{

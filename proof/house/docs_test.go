@@ -14,7 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// readmeWords and readmeLines bound README.md: it is the first page, and everything longer belongs in docs. ARCHITECTURE.md is a map.
+// readmeWords and readmeLines bound README.md: it is the first page, and everything longer belongs in docs.
+// ARCHITECTURE.md is a map.
 const (
 	readmeWords  = 1320
 	readmeLines  = 157
@@ -111,8 +112,9 @@ func anchors(page string) (ids []string) {
 	return ids
 }
 
-var dialect = regexp.MustCompile(`(?i)\b(mends?|mended|held against|by turns|anew|for good|for ever|whoever|nobody says|is told|are told|was told|` +
-	`thereof|thereby|wherein|lest|whence|strangers?|of its own|the far end|the near end|as long as|is had|has had|shall)\b`)
+var dialect = regexp.MustCompile(
+	`(?i)\b(mends?|mended|held against|by turns|anew|for good|for ever|whoever|nobody says|is told|are told|was told|` +
+		`thereof|thereby|wherein|lest|whence|strangers?|of its own|the far end|the near end|as long as|is had|has had|shall)\b`)
 
 func TestPagesUsePlainWords(t *testing.T) {
 	for _, p := range pages(t) {
@@ -165,7 +167,8 @@ func TestCommandLinesInDocsExist(t *testing.T) {
 			command, _, _ = strings.Cut(command, "&")
 			command, _, _ = strings.Cut(command, ";")
 			words := strings.Fields(command)
-			if len(words) == 0 || !slices.Contains([]string{"bench", "responder", "simnic", "prove", "watch"}, words[0]) {
+			if len(words) == 0 || !slices.Contains([]string{"bench", "responder", "simnic", "prove", "watch"},
+				words[0]) {
 				continue
 			}
 			lines++
@@ -185,8 +188,10 @@ func TestCommandLinesInDocsExist(t *testing.T) {
 				continue
 			}
 			for _, m := range flagWord.FindAllStringSubmatch(" "+strings.Join(words[1:], " "), -1) {
-				if name := m[1]; name != "h" && !regexp.MustCompile(`(?m)(^|[\s\[,(])--?`+regexp.QuoteMeta(name)+`\b`).MatchString(text) {
-					t.Errorf("%s: %q: -%s is not in the help of %s", p, strings.TrimSpace(command), name, strings.Join(args, " "))
+				if name := m[1]; name != "h" && !regexp.MustCompile(`(?m)(^|[\s\[,(])--?`+regexp.QuoteMeta(name)+
+					`\b`).MatchString(text) {
+					t.Errorf("%s: %q: -%s is not in the help of %s", p, strings.TrimSpace(command), name,
+						strings.Join(args, " "))
 				}
 			}
 		}

@@ -1,5 +1,5 @@
-// Package house has the rules that hold for the whole repository: imports, words, docs, tests that may sleep, and how a frame
-// is answered.
+// Package house has the rules that hold for the whole repository: imports, words, docs, tests that may sleep, and how a
+// frame is answered.
 package house_test
 
 import (

@@ -16,9 +16,9 @@ import (
 
 const module = "github.com/rebound-nic/rebound"
 
-// imports says who may import whom, by folder: the first matching pattern counts. A pattern names one package ("cksum") or
-// everything below a folder ("cmd/..."). Every package may import packages below itself. Only a package's own code is
-// checked: external tests may see both a driver and its model.
+// imports says who may import whom, by folder: the first matching pattern counts. A pattern names one package ("cksum")
+// or everything below a folder ("cmd/..."). Every package may import packages below itself. Only a package's own code
+// is checked: external tests may see both a driver and its model.
 var imports = []struct {
 	of, may string
 }{
@@ -78,7 +78,8 @@ func TestImports(t *testing.T) {
 			switch {
 			case !ours && match("nic/bus/...", name) && strings.Contains(imp, ".") && !strings.HasPrefix(imp, lowLevel):
 				t.Errorf("%s imports %s; it may import %s only", name, imp, lowLevel)
-			case ours && !slices.ContainsFunc(strings.Fields(imports[i].may), func(m string) bool { return match(m, dep) }) &&
+			case ours && !slices.ContainsFunc(strings.Fields(imports[i].may),
+				func(m string) bool { return match(m, dep) }) &&
 				!strings.HasPrefix(dep, name+"/"):
 				t.Errorf("%s imports %s; it may import: %s", name, dep, imports[i].may)
 			}

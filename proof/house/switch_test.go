@@ -15,17 +15,18 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// datagrams has a Poll whose frames have no Ethernet header. Those that it builds one for go to Reply; slow builds one for all others,
-// and calls Slow.
+// datagrams has a Poll whose frames have no Ethernet header. Those that it builds one for go to Reply; slow builds one
+// for all others, and calls Slow.
 const datagrams = "nic/drivers/mlx4/datagram.go"
 
-// Every frame is answered by the same two calls, Reply and then Slow for what that turned down: the pair that fastpath's own tests and
-// fuzzing go through. No Poll makes one without the other, or hands them other frames; and each calls Departing, without which test packets
-// have no time of sending.
+// Every frame is answered by the same two calls, Reply and then Slow for what that turned down: the pair that
+// fastpath's own tests and fuzzing go through. No Poll makes one without the other, or hands them other frames; and
+// each calls Departing, without which test packets have no time of sending.
 func TestAnswerCalls(t *testing.T) {
 	polls := 0
 	must.OK(t, filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || filepath.Dir(path) == "fastpath" {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			filepath.Dir(path) == "fastpath" {
 			return err
 		}
 		files := token.NewFileSet()
@@ -52,7 +53,8 @@ func TestAnswerCalls(t *testing.T) {
 				continue
 			}
 			if calls := count(fn.Body, "Reply") + count(fn.Body, "Slow"); calls != 2*pairs {
-				t.Errorf("%s: %s has %d calls of Reply and Slow, and %d pairs of them", files.Position(fn.Pos()), fn.Name.Name, calls, pairs)
+				t.Errorf("%s: %s has %d calls of Reply and Slow, and %d pairs of them", files.Position(fn.Pos()),
+					fn.Name.Name, calls, pairs)
 			}
 			if fn.Name.Name == "Poll" && pairs == 1 {
 				polls++
@@ -68,8 +70,8 @@ func TestAnswerCalls(t *testing.T) {
 	}
 }
 
-// isPair reports whether s is "if !r.Reply(h, n) { m = r.Slow(h, n) }", or the same with an if within that looks at the reply's length,
-// and perhaps more behind it.
+// isPair reports whether s is "if !r.Reply(h, n) { m = r.Slow(h, n) }", or the same with an if within that looks at the
+// reply's length, and perhaps more behind it.
 func isPair(s *ast.IfStmt) bool {
 	not, ok := s.Cond.(*ast.UnaryExpr)
 	if !ok || not.Op != token.NOT || len(s.Body.List) == 0 || s.Else != nil {
@@ -80,7 +82,8 @@ func isPair(s *ast.IfStmt) bool {
 	if within, is := s.Body.List[0].(*ast.IfStmt); is {
 		reply, ok = within.Init.(*ast.AssignStmt)
 	}
-	return ok && len(reply.Rhs) == 1 && strings.Contains(first, ".Reply(") && strings.Replace(first, ".Reply(", ".Slow(", 1) == text(reply.Rhs[0])
+	return ok && len(reply.Rhs) == 1 && strings.Contains(first, ".Reply(") &&
+		strings.Replace(first, ".Reply(", ".Slow(", 1) == text(reply.Rhs[0])
 }
 
 func text(n ast.Node) string {
@@ -116,7 +119,8 @@ func TestAnswerPair(t *testing.T) {
 		"if !q.Reply(h, n) { m = r.Slow(h, n) }":                                false,
 		"if !r.Reply(h, n) { for { if n = r.Slow(h, n); n == 0 { break } } }":   false,
 	} {
-		f := must.Get(parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code), 0))(t)
+		f := must.Get(parser.ParseFile(token.NewFileSet(), "", fmt.Sprintf("package p\nfunc f() { for { %s } }", code),
+			0))(t)
 		got := false
 		ast.Inspect(f, func(n ast.Node) bool {
 			if s, ok := n.(*ast.IfStmt); ok && isPair(s) {

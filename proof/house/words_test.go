@@ -21,11 +21,13 @@ func TestCodeUsesPlainWords(t *testing.T) {
 	if err != nil {
 		t.Skipf("git ls-files: %v", err)
 	}
-	texts := regexp.MustCompile(`\.(toml|service|conf|sh|yaml|yml|lua|c|h|s|html|js|css|1|8)$|(^|/)(Makefile|Dockerfile)$|^(scripts|\.ci|packaging)/`)
+	texts := regexp.MustCompile(
+		`\.(toml|service|conf|sh|yaml|yml|lua|c|h|s|html|js|css|1|8)$|(^|/)(Makefile|Dockerfile)$|^(scripts|\.ci|packaging)/`)
 	files := 0
 	for file := range strings.Lines(string(out)) {
 		file = strings.TrimSpace(file)
-		if strings.Contains(file, "testdata/") || strings.HasPrefix(file, "results/") || file == "proof/house/docs_test.go" || file == "proof/house/words_test.go" {
+		if strings.Contains(file, "testdata/") || strings.HasPrefix(file, "results/") ||
+			file == "proof/house/docs_test.go" || file == "proof/house/words_test.go" {
 			continue
 		}
 		isGo := strings.HasSuffix(file, ".go")

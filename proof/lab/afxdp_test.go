@@ -87,7 +87,8 @@ func (c *card) afxdp(t *testing.T) {
 		},
 	}, "device", "sockets", "bench", "log")
 	must.OK(t, err)
-	proven(t, "F3", "ours with zero copy in Linux "+c.module, "pings, a flood, frames for the kernel, kill -9 and again")
+	proven(t, "F3", "ours with zero copy in Linux "+c.module,
+		"pings, a flood, frames for the kernel, kill -9 and again")
 }
 
 func zeroCopy(lines []string) error {

@@ -33,8 +33,10 @@ var (
 )
 
 func newBootServer(w sim.Wire, first string, files map[string][]byte) *bootServer {
-	b := &bootServer{wire: w, start: time.Now(), asked: make(chan string, 100), stop: make(chan struct{}), stopped: make(chan struct{})}
-	b.server = boot.Server{Address: netip.AddrFrom4([4]byte(serverIP)), Client: netip.AddrFrom4([4]byte(clientIP)), Boot: first, Files: files,
+	b := &bootServer{wire: w, start: time.Now(), asked: make(chan string, 100), stop: make(chan struct{}),
+		stopped: make(chan struct{})}
+	b.server = boot.Server{Address: netip.AddrFrom4([4]byte(serverIP)), Client: netip.AddrFrom4([4]byte(clientIP)),
+		Boot: first, Files: files,
 		Asked: func(name string) {
 			select {
 			case b.asked <- name:
@@ -77,9 +79,11 @@ func (b *bootServer) take(f []byte) error {
 	eth, _ := p.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
 	if arp, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
 		if arp.Operation == layers.ARPRequest && serverIP.Equal(net.IP(arp.DstProtAddress)) {
-			b.send(eth.SrcMAC, layers.EthernetTypeARP, &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4,
-				HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPReply, SourceHwAddress: serverMAC, SourceProtAddress: serverIP,
-				DstHwAddress: arp.SourceHwAddress, DstProtAddress: arp.SourceProtAddress})
+			b.send(eth.SrcMAC, layers.EthernetTypeARP, &layers.ARP{AddrType: layers.LinkTypeEthernet,
+				Protocol:      layers.EthernetTypeIPv4,
+				HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPReply, SourceHwAddress: serverMAC,
+				SourceProtAddress: serverIP,
+				DstHwAddress:      arp.SourceHwAddress, DstProtAddress: arp.SourceProtAddress})
 		}
 		return nil
 	}
@@ -92,7 +96,8 @@ func (b *bootServer) take(f []byte) error {
 	if err, sum := udp.VerifyChecksum(); udp.Checksum != 0 && (err != nil || !sum.Valid) {
 		return fmt.Errorf("UDP checksum %#x, %v", udp.Checksum, err)
 	}
-	d, err := b.server.Take(uint16(udp.DstPort), netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip.SrcIP.To4())), uint16(udp.SrcPort)), udp.Payload)
+	d, err := b.server.Take(uint16(udp.DstPort), netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip.SrcIP.To4())),
+		uint16(udp.SrcPort)), udp.Payload)
 	if err != nil || d == nil {
 		return err
 	}
@@ -100,7 +105,8 @@ func (b *bootServer) take(f []byte) error {
 	if udp.DstPort == boot.DHCPPort {
 		mac = layers.EthernetBroadcast
 	}
-	out := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: serverIP, DstIP: d.To.Addr().AsSlice()}
+	out := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: serverIP,
+		DstIP: d.To.Addr().AsSlice()}
 	u := &layers.UDP{SrcPort: layers.UDPPort(d.Port), DstPort: layers.UDPPort(d.To.Port())}
 	u.SetNetworkLayerForChecksum(out)
 	b.send(mac, layers.EthernetTypeIPv4, out, u, gopacket.Payload(d.Body))

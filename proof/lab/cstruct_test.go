@@ -32,7 +32,8 @@ var (
 	cBits  = regexp.MustCompile(`(?m)^[ \t/*]*(\d+)(?::(\d+))? : (\w+)`)
 	cWidth = map[string]int{
 		"u8": 8, "u16": 16, "u32": 32, "u64": 64, "uint8_t": 8, "uint16_t": 16, "uint32_t": 32, "uint64_t": 64,
-		"__u8": 8, "__u16": 16, "__u32": 32, "__u64": 64, "__aligned_u64": 64, "__s32": 32, "__s64": 64, "__be16": 16, "__be32": 32, "__be64": 64,
+		"__u8": 8, "__u16": 16, "__u32": 32, "__u64": 64, "__aligned_u64": 64, "__s32": 32, "__s64": 64, "__be16": 16,
+		"__be32": 32, "__be64": 64,
 	}
 )
 
@@ -128,7 +129,8 @@ func (p *cParser) body(t []string, union bool) *cStruct {
 		}
 		if inner != nil {
 			for f, at := range inner.fields {
-				inside = append(inside, func() { add(f, span{off + at.off, at.width}) }) // a member with the same name takes precedence
+				// a member with the same name takes precedence
+				inside = append(inside, func() { add(f, span{off + at.off, at.width}) })
 				if name != "" && len(f) < 200 {
 					add(name+"."+f, span{off + at.off, at.width})
 				}

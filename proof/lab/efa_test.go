@@ -143,7 +143,8 @@ func TestLabEFA(t *testing.T) {
 	guests(t)
 	beside(t, "efa/F2", func(t *testing.T) { newEFALab(t, efasim.EFA0, efasim.EFA2, sim.Impairment{}).f2(efaF2Script) })
 	beside(t, "efa/F2wire", func(t *testing.T) {
-		newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{Loss: 0.02, Duplicate: 0.02, Reorder: 0.05, Seed: 1}).f2(efaWireScript)
+		newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{Loss: 0.02, Duplicate: 0.02, Reorder: 0.05, Seed: 1}).f2(
+			efaWireScript)
 	})
 }
 
@@ -217,12 +218,15 @@ func (l *efaLab) account(key string) error {
 		retrans[i] = int(c.RetransPackets - old.RetransPackets)
 		l.last[i] = c
 	}
-	l.Logf("%s: %d and %d operations (%s), %d and %d frames sent again", key, sent[0], sent[1], want.op, retrans[0], retrans[1])
+	l.Logf("%s: %d and %d operations (%s), %d and %d frames sent again", key, sent[0], sent[1], want.op, retrans[0],
+		retrans[1])
 	if sent[0] < want.near || sent[1] < want.far {
-		return fmt.Errorf("%s: the models saw %d and %d operations, at least %d and %d are expected", key, sent[0], sent[1], want.near, want.far)
+		return fmt.Errorf("%s: the models saw %d and %d operations, at least %d and %d are expected", key, sent[0],
+			sent[1], want.near, want.far)
 	}
 	if want.op == "send" && (sent[0] != got[1] || sent[1] != got[0]) {
-		return fmt.Errorf("%s: %d messages left and %d arrived, %d left and %d arrived", key, sent[0], got[1], sent[1], got[0])
+		return fmt.Errorf("%s: %d messages left and %d arrived, %d left and %d arrived", key, sent[0], got[1], sent[1],
+			got[0])
 	}
 	return nil
 }
@@ -236,7 +240,8 @@ func (l *efaLab) f2(script string) {
 			l.attributes(1, r["devinfofar"])
 			l.idle = l.objects()
 		case "counters":
-			if err := statistics.disagree(l.T, key, append(l.hwCounters(0, r["near"]), l.hwCounters(1, r["far"])...)); err != nil {
+			if err := statistics.disagree(l.T, key, append(l.hwCounters(0, r["near"]),
+				l.hwCounters(1, r["far"])...)); err != nil {
 				return err
 			}
 			if c := l.last; l.impaired && (c[0].RetransPackets == 0 || c[0].Duplicates+c[1].Duplicates == 0) {
@@ -258,7 +263,8 @@ func (l *efaLab) f2(script string) {
 			var sent, got, drops uint64
 			if !await.Holds(func() bool { // some frames may still be on the wire
 				now = l.counters()
-				sent, got, drops = now[0].SendWRs-l.last[0].SendWRs, now[1].RecvWRs-l.last[1].RecvWRs, now[1].RxDrops-l.last[1].RxDrops
+				sent, got, drops = now[0].SendWRs-l.last[0].SendWRs, now[1].RecvWRs-l.last[1].RecvWRs,
+					now[1].RxDrops-l.last[1].RxDrops
 				return sent == got+drops
 			}) {
 				return fmt.Errorf("%d datagrams were sent, %d arrived and %d were dropped", sent, got, drops)
@@ -280,7 +286,8 @@ func (l *efaLab) f2(script string) {
 		return nil
 	})
 	for i := range l.last {
-		if m := l.model(i); slices.ContainsFunc(m.Resets(), func(reason int) bool { return reason != 0 }) || m.Counters().HostInfo == 0 {
+		if m := l.model(i); slices.ContainsFunc(m.Resets(), func(reason int) bool { return reason != 0 }) ||
+			m.Counters().HostInfo == 0 {
 			l.Errorf("function %d: resets for the reasons %d, where only 0 (normal) is expected; host information %d times", i, m.Resets(), m.Counters().HostInfo)
 		}
 	}
@@ -306,9 +313,12 @@ func (l *efaLab) left() error {
 // Output of ibv_devinfo on real devices, by PCI device ID: public reports and fi_info for efa1, rdma-core's issue 884
 // for efa0.
 var efaAttributes = map[uint16]map[string]string{
-	0: {"transport": "unspecified (4)", "fw_ver": "0.0.0.0", "sys_image_guid": "0000:0000:0000:0000", "vendor_id": "0x1d0f", "phys_port_cnt": "1",
-		"max_qp": "256", "max_cq": "512", "max_sge": "2", "max_qp_rd_atom": "0", "device_cap_flags": "0x00000000", "atomic_cap": "ATOMIC_NONE (0)",
-		"state": "PORT_ACTIVE (4)", "max_mtu": "4096 (5)", "active_mtu": "4096 (5)", "sm_lid": "0", "port_lid": "0", "port_lmc": "0x01",
+	0: {"transport": "unspecified (4)", "fw_ver": "0.0.0.0", "sys_image_guid": "0000:0000:0000:0000",
+		"vendor_id": "0x1d0f", "phys_port_cnt": "1",
+		"max_qp": "256", "max_cq": "512", "max_sge": "2", "max_qp_rd_atom": "0", "device_cap_flags": "0x00000000",
+		"atomic_cap": "ATOMIC_NONE (0)",
+		"state":      "PORT_ACTIVE (4)", "max_mtu": "4096 (5)", "active_mtu": "4096 (5)", "sm_lid": "0",
+		"port_lid": "0", "port_lmc": "0x01",
 		"link_layer": "Unspecified", "max_msg_sz": "0x22e0"},
 	0xefa0: {"vendor_part_id": "61344", "hw_ver": "0xEFA0", "node_guid": "0000:0000:0000:0000", "max_mr": "262144"},
 	0xefa1: {"vendor_part_id": "61345", "hw_ver": "0xEFA1", "max_mr": "262144"},
@@ -338,10 +348,13 @@ func (l *efaLab) attributes(i int, lines []string) {
 func (l *efaLab) hwCounters(i int, lines []string) (wrong []string) {
 	c := l.model(i).Counters()
 	want := map[string]uint64{
-		"tx_bytes": c.TxBytes, "tx_pkts": c.TxPackets, "rx_bytes": c.RxBytes, "rx_pkts": c.RxPackets, "rx_drops": c.RxDrops,
+		"tx_bytes": c.TxBytes, "tx_pkts": c.TxPackets, "rx_bytes": c.RxBytes, "rx_pkts": c.RxPackets,
+		"rx_drops":   c.RxDrops,
 		"send_bytes": c.SendBytes, "send_wrs": c.SendWRs, "recv_bytes": c.RecvBytes, "recv_wrs": c.RecvWRs,
-		"rdma_read_wrs": c.ReadWRs, "rdma_read_bytes": c.ReadBytes, "rdma_read_wr_err": c.ReadErrors, "rdma_read_resp_bytes": c.ReadResponseBytes,
-		"retrans_bytes": c.RetransBytes, "retrans_pkts": c.RetransPackets, "retrans_timeout_events": c.RetransTimeouts,
+		"rdma_read_wrs": c.ReadWRs, "rdma_read_bytes": c.ReadBytes, "rdma_read_wr_err": c.ReadErrors,
+		"rdma_read_resp_bytes": c.ReadResponseBytes,
+		"retrans_bytes":        c.RetransBytes, "retrans_pkts": c.RetransPackets,
+		"retrans_timeout_events":     c.RetransTimeouts,
 		"unresponsive_remote_events": c.Unresponsive, "impaired_remote_conn_events": c.Impaired,
 	}
 	if l.profile[i].Caps&efasim.CapRDMAWrite != 0 {

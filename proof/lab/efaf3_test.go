@@ -60,13 +60,15 @@ func efaF3(t *testing.T) {
 	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 20 * 10, "again": 100}
 	before := uint64(0)
 	_, err := l.play(Machine{
-		Limit: 200 * time.Second, IOMMU: true, Layers: []string{efa}, Files: l.programs("responder", "bench"), Script: efaF3Script,
+		Limit: 200 * time.Second, IOMMU: true, Layers: []string{efa}, Files: l.programs("responder", "bench"),
+		Script: efaF3Script,
 		Say: func(key, _ string, r Result) error {
 			r.log(t, key)
 			sent := l.model(1).Counters().SendWRs
 			switch n, client := want[key]; {
 			case client && sent-before < n:
-				return fmt.Errorf("%s: the responder's function sent %d messages, at least %d are expected", key, sent-before, n)
+				return fmt.Errorf("%s: the responder's function sent %d messages, at least %d are expected", key,
+					sent-before, n)
 			case key == "killed" || key == "stopped":
 				ours.killed(key == "killed")
 				if ours.port.BusMaster() {
@@ -78,5 +80,6 @@ func efaF3(t *testing.T) {
 		},
 	}, "summary", "bench")
 	must.OK(t, err)
-	proven(t, "F3", "ours on vfio-pci, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again", before)
+	proven(t, "F3", "ours on vfio-pci, Linux efa as the peer",
+		"%d messages to ibv_ud_pingpong and perftest, kill -9 and again", before)
 }

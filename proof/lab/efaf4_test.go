@@ -43,7 +43,8 @@ func TestLabEFAOthers(t *testing.T) {
 			switch text := strings.Join(r[key], "\n"); key {
 			case "srd", "efadv":
 				want := map[string]int{"srd": 14, "efadv": 6}[key]
-				if !strings.Contains(text, fmt.Sprintf("Ran %d tests", want)) || !strings.Contains(text, "\nOK") || strings.Contains(text, "skipped") {
+				if !strings.Contains(text, fmt.Sprintf("Ran %d tests", want)) || !strings.Contains(text, "\nOK") ||
+					strings.Contains(text, "skipped") {
 					return fmt.Errorf("%s: all of %d tests are expected to run", key, want)
 				}
 				l.last = l.counters()

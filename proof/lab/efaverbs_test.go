@@ -85,10 +85,12 @@ func TestLabEFAVerbs(t *testing.T) {
 
 func efaVerbs(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
-	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 20 * 10, "again": 100, "nobody": 100}
+	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 20 * 10,
+		"again": 100, "nobody": 100}
 	before, answered := uint64(0), uint64(0)
 	_, err := l.play(Machine{
-		Limit: 400 * time.Second, Layers: []string{efa}, Files: l.programs("responder", "bench"), Script: efaVerbsScript,
+		Limit: 400 * time.Second, Layers: []string{efa}, Files: l.programs("responder", "bench"),
+		Script: efaVerbsScript,
 		Say: func(key, text string, r Result) error {
 			r.log(t, key)
 			sent := l.model(1).Counters().SendWRs
@@ -98,7 +100,8 @@ func efaVerbs(t *testing.T) {
 			case key == "ready" && !strings.Contains(text, "via=verbs"):
 				return fmt.Errorf("the ready line does not say that the kernel keeps the device: %s", text)
 			case client && sent-before < n:
-				return fmt.Errorf("%s: the responder's function sent %d messages, at least %d are expected", key, sent-before, n)
+				return fmt.Errorf("%s: the responder's function sent %d messages, at least %d are expected", key,
+					sent-before, n)
 			case client:
 				answered += n
 			case key == "killed" || key == "stopped":
@@ -111,5 +114,6 @@ func efaVerbs(t *testing.T) {
 		},
 	}, "nics", "log", "objects", "left", "summary", "unprivileged", "bench", "failed")
 	must.OK(t, err)
-	proven(t, "F3", "ours beside Linux efa, Linux efa as the peer", "%d messages to ibv_ud_pingpong and perftest, kill -9 and again, without rights", answered)
+	proven(t, "F3", "ours beside Linux efa, Linux efa as the peer",
+		"%d messages to ibv_ud_pingpong and perftest, kill -9 and again, without rights", answered)
 }

@@ -84,7 +84,8 @@ const (
 	resetTxID      = 5
 )
 
-// TestLabFaults has the Linux driver reset the model and recover from each fault: "go test ./proof/lab -run LabFaults/ena -v".
+// TestLabFaults has the Linux driver reset the model and recover from each fault: "go test ./proof/lab -run
+// LabFaults/ena -v".
 func TestLabFaults(t *testing.T) {
 	guests(t)
 	beside(t, "ena/F2", f2faultsENA)
@@ -92,7 +93,8 @@ func TestLabFaults(t *testing.T) {
 	// at an offset.
 	odd := *enaCard
 	odd.model = func(mac [6]byte) sim.Model {
-		return catalogue.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512, NoReadless: true, RxOffset: 2,
+		return catalogue.ENAWithAllowance(mac, enasim.Options{Device: 0xec21, NoMeta: true, Burst: 512,
+			NoReadless: true, RxOffset: 2,
 			AdminOutOfOrder: true, AdminDelay: time.Millisecond, TxOutOfOrder: true, RxOutOfOrder: true})
 	}
 	beside(t, "ena/odd", odd.f2)
@@ -104,7 +106,9 @@ func f2faultsENA(t *testing.T) {
 	// Longer than a busy machine may delay the model, because otherwise Linux resets it without a fault. Two faults
 	// hold completions back; the shorter limit belongs to the one under test.
 	hints := enasim.Hints{Watchdog: 15000, MissingTx: 4000, MissingTxCount: 1, NetdevWatchdog: 60000}
-	f := s.serve(enaCard, near, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2}) })
+	f := s.serve(enaCard, near, func(mac [6]byte) sim.Model {
+		return enasim.New(enasim.Options{MAC: mac, Hints: hints, Device: 0x1ec2})
+	})
 	m := f.model.(*enasim.Model)
 	p := newPeer(far)
 	defer p.close()
@@ -118,8 +122,10 @@ func f2faultsENA(t *testing.T) {
 	}
 	read := func(what string) error {
 		k := m.Counters()
-		if n := k.TxPayloadReads - before.TxPayloadReads; n != 0 || k.TxDescReads != 0 || k.TxFrames-before.TxFrames < 100 {
-			return fmt.Errorf("%s: %d frames were sent with %d payload reads and %d descriptor reads", what, k.TxFrames-before.TxFrames, n, k.TxDescReads)
+		if n := k.TxPayloadReads - before.TxPayloadReads; n != 0 || k.TxDescReads != 0 ||
+			k.TxFrames-before.TxFrames < 100 {
+			return fmt.Errorf("%s: %d frames were sent with %d payload reads and %d descriptor reads", what,
+				k.TxFrames-before.TxFrames, n, k.TxDescReads)
 		}
 		return nil
 	}
@@ -145,7 +151,8 @@ func f2faultsENA(t *testing.T) {
 			case "stuck":
 				m.HoldCompletions(true)
 			case "unstuck":
-				err := resets(resetMissTX) // while they are held: the driver needs two late completions for a reset, and logs one of them
+				// while they are held: the driver needs two late completions for a reset, and logs one of them
+				err := resets(resetMissTX)
 				m.HoldCompletions(false)
 				return err
 			case "wrongtx":

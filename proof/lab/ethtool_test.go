@@ -66,9 +66,11 @@ func TestLabEthtool(t *testing.T) {
 // notOffered are the requests that the Linux driver of a card has no function for, or refuses by its own rules.
 var notOffered = map[string][]string{
 	"ixgbe": {"--show-eee DEV", "--show-fec DEV"},
-	"ena": {"--show-eee DEV", "--show-fec DEV", "--show-priv-flags DEV", "-A DEV rx off tx off", "-K DEV lro on", "-K DEV tcp-segmentation-offload on",
+	"ena": {"--show-eee DEV", "--show-fec DEV", "--show-priv-flags DEV", "-A DEV rx off tx off", "-K DEV lro on",
+		"-K DEV tcp-segmentation-offload on",
 		"-a DEV", "-d DEV", "-e DEV", "-m DEV", "-n DEV", "-r DEV", "-t DEV offline", "-t DEV online"},
-	"mlx4": {"--show-eee DEV", "--show-fec DEV", "-K DEV lro on", "-K DEV rx-vlan-stag-hw-parse off", "-L DEV combined 1", "-L DEV combined 2",
+	"mlx4": {"--show-eee DEV", "--show-fec DEV", "-K DEV lro on", "-K DEV rx-vlan-stag-hw-parse off",
+		"-L DEV combined 1", "-L DEV combined 2",
 		"-d DEV", "-e DEV", "-n DEV", "-r DEV"},
 	"mlx5": {"--show-eee DEV", "--show-fec DEV", "-C DEV rx-usecs 50", "-K DEV lro on", "-d DEV", "-e DEV", "-r DEV", "-s DEV msglvl 7"},
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// f3Helpers binds the second function to vfio-pci for our responder, and leaves the first to the Linux driver. $module, $driver
-// and $peer are set before it.
+// f3Helpers binds the second function to vfio-pci for our responder, and leaves the first to the Linux driver. $module,
+// $driver and $peer are set before it.
 const f3Helpers = helpers + `
 sysctl -q -w vm.nr_hugepages=64
 modprobe vfio-pci || fail modprobe vfio-pci

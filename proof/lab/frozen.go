@@ -105,7 +105,8 @@ func diagnose(q *qemu) {
 	threads(q.cmd.Process.Pid, filepath.Join(dir, "threads.log"))
 	stacks := make([]byte, 16<<20)
 	_ = os.WriteFile(filepath.Join(dir, "goroutines.log"), stacks[:runtime.Stack(stacks, true)], 0o644)
-	said, err := monitor(q.m.monitor(), askTime, "info status", "info cpus", "info registers -a", "info pic", "info pci", "nmi")
+	said, err := monitor(q.m.monitor(), askTime, "info status", "info cpus", "info registers -a", "info pic",
+		"info pci", "nmi")
 	_ = os.WriteFile(filepath.Join(dir, "monitor.log"), fmt.Appendf(nil, "%s\nerror: %v\n", said, err), 0o644)
 	if err != nil {
 		return

@@ -57,7 +57,8 @@ func interrupts(t *testing.T) {
 	s.pair(ixgbeCard, ixgbe(ixgbesim.Options{Vectors: 1}), ixgbe(ixgbesim.Options{Vectors: 1, NoMSI: true}))
 	s.serve(mlx5Card, c, connectX(mlx5sim.ConnectX5))
 	s.serve(mlx4Card, d, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{MAC: mac}) })
-	r, err := s.play(Machine{Limit: 60 * time.Second, Script: "module=ixgbe peer=10.9.0.1\n" + interruptsScript}, "interrupts")
+	r, err := s.play(Machine{Limit: 60 * time.Second, Script: "module=ixgbe peer=10.9.0.1\n" + interruptsScript},
+		"interrupts")
 	must.OK(t, err)
 	for i, want := range []struct {
 		caps, extended []uint32 // ID and offset
@@ -87,15 +88,18 @@ func interrupts(t *testing.T) {
 		if !slices.Equal(caps, want.caps) || !slices.Equal(extended, want.extended) {
 			t.Errorf("function %d: capabilities %x, %x, want %x, %x", i, caps, extended, want.caps, want.extended)
 		}
-		if text := string(vpd); !strings.Contains(text, "model-"+want.device) || !strings.Contains(text, fmt.Sprintf("SN\x0c02000000000%d", i+1)) || !strings.HasSuffix(text, "\x78") {
+		if text := string(vpd); !strings.Contains(text, "model-"+want.device) ||
+			!strings.Contains(text, fmt.Sprintf("SN\x0c02000000000%d", i+1)) || !strings.HasSuffix(text, "\x78") {
 			t.Errorf("function %d: VPD %q", i, text)
 		}
 	}
 	text := strings.Join(r["interrupts"], "\n")
-	if !strings.Contains(text, "PCI-MSI-0000:00:04.0") || !strings.Contains(text, "IO-APIC") || strings.Contains(text, "MSIX") {
+	if !strings.Contains(text, "PCI-MSI-0000:00:04.0") || !strings.Contains(text, "IO-APIC") ||
+		strings.Contains(text, "MSIX") {
 		t.Errorf("interrupts are of other kinds than MSI and INTx:\n%s", text)
 	}
-	proven(t, "F2", "Linux ixgbe, with MSI and with INTx", "450 pings; capabilities and VPD of 82599, ConnectX-5 and ConnectX-3 as Linux reads them")
+	proven(t, "F2", "Linux ixgbe, with MSI and with INTx",
+		"450 pings; capabilities and VPD of 82599, ConnectX-5 and ConnectX-3 as Linux reads them")
 }
 
 func dump(t *testing.T, lines []string) []byte {

@@ -57,12 +57,14 @@ func (c *card) ipxe(t *testing.T) {
 	end()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.server.Blocks, b.server.Again, b.frames)
+	t.Logf("%d bytes of script in %d blocks, %d sent again; %d frames from the card", len(script), b.server.Blocks,
+		b.server.Again, b.frames)
 	for _, w := range b.wrong {
 		t.Error("the peer got a broken frame: ", w)
 	}
 	if asked != want {
-		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want, tail(filepath.Join(s.dir, "console.log")))
+		t.Errorf("iPXE asked for %q at the end, want %q; its console:\n%s", asked, want,
+			tail(filepath.Join(s.dir, "console.log")))
 	}
 	f.clean(t)
 	proven(t, "F4", "iPXE", "DHCP, %d bytes by TFTP", len(script))
@@ -83,7 +85,8 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 	j, _ := json.Marshal(device(socket))
 	begin := filepath.Join(dir, "begin.ipxe")
 	must.OK(t, os.WriteFile(begin, []byte(ipxeBegin), 0o644))
-	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin, "-device", string(j))...)
+	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin,
+		"-device", string(j))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log := must.Get(os.Create(filepath.Join(dir, "qemu.log")))(t)
 	cmd.Stdout, cmd.Stderr = log, log

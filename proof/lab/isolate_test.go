@@ -208,7 +208,8 @@ func isolated(t *testing.T, cmdline, script string) {
 	p := newPeer(far)
 	defer p.close()
 	_, err := s.play(Machine{
-		Limit: 240 * time.Second, Append: cmdline, Files: s.programs("responder", "bench"), Script: fmt.Sprintf("module=%s\n%s", c.module, script),
+		Limit: 240 * time.Second, Append: cmdline, Files: s.programs("responder", "bench"),
+		Script: fmt.Sprintf("module=%s\n%s", c.module, script),
 	}, "log", "effect")
 	must.OK(t, err)
 }

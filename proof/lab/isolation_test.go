@@ -11,7 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-var isolationDir = flag.String("isolation", "", "have TestLabIsolation measure what each step of cpu.isolate gives in the guest, and write the tables to this `FOLDER`")
+var isolationDir = flag.String("isolation", "",
+	"have TestLabIsolation measure what each step of cpu.isolate gives in the guest, and write the tables to this `FOLDER`")
 
 // TestLabIsolation runs "peers isolate" in the guest, where cgroup v2, the fair server and nohz_full are available, on
 // a stock kernel with and without a boot parameter that isolates CPU 1. It is a measurement, so it runs only on
@@ -22,10 +23,12 @@ func TestLabIsolation(t *testing.T) {
 	if *isolationDir == "" {
 		t.Skip("a measurement of five minutes: -isolation FOLDER runs it")
 	}
-	for name, cmdline := range map[string]string{"running": "", "booted": "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1"} {
+	for name, cmdline := range map[string]string{"running": "",
+		"booted": "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1"} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			r, err := s.play(Machine{Limit: 10 * time.Minute, Append: cmdline, Script: isolationScript, Files: s.programs("prove")}, "failed")
+			r, err := s.play(Machine{Limit: 10 * time.Minute, Append: cmdline, Script: isolationScript,
+				Files: s.programs("prove")}, "failed")
 			must.OK(t, err)
 			text := strings.Join(r["table"], "\n") + "\n"
 			if !strings.Contains(text, "| Round trip |") {

@@ -20,20 +20,23 @@ show sent cat /tmp/sent
 show received cat /tmp/received
 `
 
-// TestLabIxgbeStamps has Linux's driver timestamp PTP messages by the clocks of two models: "go test ./proof/lab -run LabIxgbeStamps".
+// TestLabIxgbeStamps has Linux's driver timestamp PTP messages by the clocks of two models: "go test ./proof/lab -run
+// LabIxgbeStamps".
 func TestLabIxgbeStamps(t *testing.T) {
 	guests(t)
 	beside(t, "ixgbe/F2", func(t *testing.T) {
 		s := newScene(t)
 		s.pair(ixgbeCard, ixgbeCard.model, ixgbeCard.model)
 		r, err := s.play(Machine{Limit: 100 * time.Second, Files: s.programs("stamps"),
-			Script: fmt.Sprintf("module=%s peer=10.9.0.1\n%s", ixgbeCard.module, ixgbeStampsScript)}, "sent", "received")
+			Script: fmt.Sprintf("module=%s peer=10.9.0.1\n%s", ixgbeCard.module, ixgbeStampsScript)}, "sent",
+			"received")
 		must.OK(t, err)
 		for _, key := range []string{"sent", "received"} {
 			last := int64(0)
 			for _, line := range r[key] {
 				var before, stamp, after int64
-				if _, err := fmt.Sscan(line, &before, &stamp, &after); err != nil || before < last || stamp <= before || after < stamp {
+				if _, err := fmt.Sscan(line, &before, &stamp, &after); err != nil || before < last || stamp <= before ||
+					after < stamp {
 					t.Errorf("%s: clock, timestamp and clock are not in this order: %s (%v)", key, line, err)
 				}
 				last = after

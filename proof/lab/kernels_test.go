@@ -189,8 +189,8 @@ else
 fi
 `
 
-// kernels are the Debian releases, and one of Ubuntu, whose kernels are tested in addition to the lab's own, by suite, with
-// the modes that do not work there: part of the reason by mode.
+// kernels are the Debian releases, and one of Ubuntu, whose kernels are tested in addition to the lab's own, by suite,
+// with the modes that do not work there: part of the reason by mode.
 var kernels = []struct {
 	suite, version string
 	refused        map[string]string
@@ -202,9 +202,9 @@ var kernels = []struct {
 }
 
 // ubuntu is Ubuntu 22.04's suite. Its kernel has VFIO_NOIOMMU, unlike Debian's. Its ixgbe leaves the queue's interrupt
-// enabled while it gives the queue a zero-copy pool. If NAPI polls then, it writes RDT before RXDCTL.ENABLE reads 1, which
-// the card ignores: the queue receives nothing until the next reset (seen in about one of four starts of afxdp). A
-// restarted responder is such a reset, so this kernel has some. Later kernels disable the interrupt
+// enabled while it gives the queue a zero-copy pool. If NAPI polls then, it writes RDT before RXDCTL.ENABLE reads 1,
+// which the card ignores: the queue receives nothing until the next reset (seen in about one of four starts of afxdp).
+// A restarted responder is such a reset, so this kernel has some. Later kernels disable the interrupt
 // (ixgbe_irq_disable_single).
 const ubuntu = "jammy"
 
@@ -221,7 +221,8 @@ var overInterfaces = func() []string {
 func TestLabKernels(t *testing.T) {
 	guests(t)
 	for _, r := range kernels {
-		if r.suite != ubuntu { // with the lab's IOMMU, that kernel fails to set up MSI-X (a warning in msix_capability_init)
+		// with the lab's IOMMU, that kernel fails to set up MSI-X (a warning in msix_capability_init)
+		if r.suite != ubuntu {
 			beside(t, "kernel/"+r.version, func(t *testing.T) { kernelWays(t, r.suite, r.refused) })
 		}
 		if r.version == "6.1" { // five minutes, so not for each
@@ -308,5 +309,6 @@ func (s *scene) runWays(suite string, m Machine, ways []string, refused map[stri
 			s.Errorf("%s: refused with %q, want %q", way, why, want)
 		}
 	}
-	proven(s.T, "F3", "ours on Linux "+version, "%s", strings.Join(slices.DeleteFunc(ways, func(w string) bool { return refused[w] != "" }), ", "))
+	proven(s.T, "F3", "ours on Linux "+version, "%s", strings.Join(
+		slices.DeleteFunc(ways, func(w string) bool { return refused[w] != "" }), ", "))
 }

@@ -43,7 +43,8 @@ var (
 func cardOf(name string) *card {
 	row := catalogue.Find(name)
 	l := row.Lab
-	c := &card{name: row.Driver, module: l.Module, model: l.Model, other: l.Other, jumbo: l.Jumbo, physical: l.Physical, agree: l.Agree}
+	c := &card{name: row.Driver, module: l.Module, model: l.Model, other: l.Other, jumbo: l.Jumbo, physical: l.Physical,
+		agree: l.Agree}
 	if c.model == nil {
 		c.model = row.New
 	}
@@ -78,7 +79,8 @@ func (s *scene) serve(c *card, w sim.Wire, model func([6]byte) sim.Model) *funct
 	f.port = must.Get(sim.New(f.model, sim.Options{Name: name}))(s)
 	f.port.StartTrace(traceDepth)
 	f.port.Connect(w)
-	server := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(s)
+	server := must.Get(vfioserver.Listen(f.socket, f.port, slog.New(
+		slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))(s)
 	f.port.StartRemote()
 	s.Cleanup(func() {
 		server.Close()
@@ -392,7 +394,8 @@ func (c *card) f2(t *testing.T) {
 	}
 	p.mu.Unlock()
 	must.OK(t, err)
-	proven(t, "F2", "Linux "+c.module, "%d pings, %d datagrams, ethtool's counters, MTU %d, reload", p.icmp, p.udp, c.jumbo)
+	proven(t, "F2", "Linux "+c.module, "%d pings, %d datagrams, ethtool's counters, MTU %d, reload", p.icmp, p.udp,
+		c.jumbo)
 }
 
 func numbers(lines []string) map[string]uint64 {

@@ -51,7 +51,8 @@ func (k *Kit) more(ctx context.Context, layer string, script []byte, args ...str
 		return err
 	}
 	defer lock.Close()
-	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...)) // identifies the kernel and libraries that the layer is for
+	// identifies the kernel and libraries that the layer is for
+	sum := sha256.Sum256(append(append([]byte{}, setupScript...), script...))
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(k.Dir, "stamp-"+layer)
 	if got, _ := os.ReadFile(stamp); string(got) == want {
 		return nil

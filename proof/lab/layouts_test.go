@@ -63,15 +63,22 @@ func headers(t *testing.T, from string, names ...string) (text string) {
 // to "" if that header lacks the field or declares it as part of another: by structure and field, or by field alone.
 var other = map[string]string{
 	"self_lb_en": "self_lb_block", "c_eqn": "c_eqn_or_apu_element", "toeplitz_key": "rx_hash_toeplitz_key",
-	"eq_status": "status", "eq_ec": "ec", "eq_oi": "oi", "eq_st": "st", "eq_page_offset": "page_offset", "eq_uar_page": "uar_page",
-	"eq_log_page_size": "log_page_size", "eq_consumer_counter": "consumer_counter", "eq_producer_counter": "producer_counter",
-	"set_flow_table_entry": "set_fte", "delete_flow_table_entry": "delete_fte", "2err_qp": "qp_2err", "2rst_qp": "qp_2rst",
+	"eq_status": "status", "eq_ec": "ec", "eq_oi": "oi", "eq_st": "st", "eq_page_offset": "page_offset",
+	"eq_uar_page":      "uar_page",
+	"eq_log_page_size": "log_page_size", "eq_consumer_counter": "consumer_counter",
+	"eq_producer_counter":  "producer_counter",
+	"set_flow_table_entry": "set_fte", "delete_flow_table_entry": "delete_fte", "2err_qp": "qp_2err",
+	"2rst_qp":    "qp_2rst",
 	"sqd_rts_qp": "sqd2rts_qp", "access_reg": "access_register", "host_endianness": "", "node_desc": "",
-	"uid": "", "dbr_umem_id": "", "ric": "", "events": "", "list_size": "", "list_type": "", "td_pd": "", "db_record_addr": "", "priority": "",
-	"module": "", "psid": "", "time_stamp": "", "cq_umem_id": "", "cq_umem_offset": "", "sqerr2rts_qp_in.ece": "", "sqd_rts_qp_in.ece": "", "modify_cq_in.field_select": "",
-	"query_flow_counter_in.dump_to_memory": "", "query_flow_counter_in.num_of_counters": "", // there it has the lowest 16 of 30 bits
+	"uid": "", "dbr_umem_id": "", "ric": "", "events": "", "list_size": "", "list_type": "", "td_pd": "",
+	"db_record_addr": "", "priority": "",
+	"module": "", "psid": "", "time_stamp": "", "cq_umem_id": "", "cq_umem_offset": "", "sqerr2rts_qp_in.ece": "",
+	"sqd_rts_qp_in.ece": "", "modify_cq_in.field_select": "",
+	// there it has the lowest 16 of 30 bits
+	"query_flow_counter_in.dump_to_memory": "", "query_flow_counter_in.num_of_counters": "",
 	"packets_hi": "", "packets_lo": "", "octets_hi": "", "octets_lo": "",
-	"modify_rmp_in.modify_bitmask": "bitmask", "modify_rqt_in.modify_bitmask": "bitmask", "modify_tir_in.modify_bitmask": "bitmask",
+	"modify_rmp_in.modify_bitmask": "bitmask", "modify_rqt_in.modify_bitmask": "bitmask",
+	"modify_tir_in.modify_bitmask": "bitmask",
 }
 
 // bigEndian is where a field is in a structure whose bits are counted from the highest one.
@@ -184,17 +191,24 @@ var offsets = []struct {
 	other          map[string]string
 }{
 	{dir: "../../nic/drivers/ixgbe", prefix: "reg", header: "ixgbe_type.h", from: "DPDK (drivers/net/ixgbe/base)", before: "IXGBE_", least: 40, other: map[string]string{"SWFWSYNC": "GSSR"}},
-	{dir: "../../sim/ixgbesim", prefix: "reg", header: "ixgbe_type.h", from: "DPDK (drivers/net/ixgbe/base)", before: "IXGBE_", least: 110, other: map[string]string{
-		"MRQC": "", "RETA": "", "RSSRK": "", "MRQCOld": "MRQC", "RETAOld": "RETA", "RSSRKOld": "RSSRK", // the datasheet has two addresses of each, the header one
-		"I2CCTL": "I2CCTL_82599", "SWFW": "GSSR", "QBTC": "QBTC_L", "DCARX": "DCA_RXCTRL", "DCATX": "DCA_TXCTRL_82599",
-		"DTXFLGL": "DTXTCPFLGL", "DTXFLGH": "DTXTCPFLGH", "PRC": "PRC64", "PTC": "PTC64",
-		"LXONTX": "LXONTXC", "LXOFFTX": "LXOFFTXC", "LXONRX": "LXONRXCNT", "LXOFFRX": "LXOFFRXCNT",
-	}},
+	{dir: "../../sim/ixgbesim", prefix: "reg", header: "ixgbe_type.h", from: "DPDK (drivers/net/ixgbe/base)",
+		before: "IXGBE_", least: 110, other: map[string]string{
+			// the datasheet has two addresses of each, the header one
+			"MRQC": "", "RETA": "", "RSSRK": "", "MRQCOld": "MRQC", "RETAOld": "RETA", "RSSRKOld": "RSSRK",
+			"I2CCTL": "I2CCTL_82599", "SWFW": "GSSR", "QBTC": "QBTC_L", "DCARX": "DCA_RXCTRL",
+			"DCATX":   "DCA_TXCTRL_82599",
+			"DTXFLGL": "DTXTCPFLGL", "DTXFLGH": "DTXTCPFLGH", "PRC": "PRC64", "PTC": "PTC64",
+			"LXONTX": "LXONTXC", "LXOFFTX": "LXOFFTXC", "LXONRX": "LXONRXCNT", "LXOFFRX": "LXOFFRXCNT",
+		}},
 	{dir: "../../nic/kit/amazonadmin", prefix: "", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 10},
-	{dir: "../../sim/amazon", prefix: "Reg", header: "ena_regs_defs.h", from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 22,
-		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AENQDB": "AENQ_HEAD_DB", "READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO", "RESPHI": "MMIO_RESP_HI"}},
-	{dir: "../../sim/amazon", prefix: "Reg", header: "efa_regs_defs.h", from: "amzn-drivers (kernel/linux/efa/src)", before: "EFA_REGS_", behind: "_OFF", least: 20,
-		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AQDB": "AQ_PROD_DB", "AENQDB": "AENQ_CONS_DB", "READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO",
+	{dir: "../../sim/amazon", prefix: "Reg", header: "ena_regs_defs.h",
+		from: "amzn-drivers (kernel/linux/common/ena_com)", before: "ENA_REGS_", behind: "_OFF", least: 22,
+		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AENQDB": "AENQ_HEAD_DB",
+			"READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO", "RESPHI": "MMIO_RESP_HI"}},
+	{dir: "../../sim/amazon", prefix: "Reg", header: "efa_regs_defs.h", from: "amzn-drivers (kernel/linux/efa/src)",
+		before: "EFA_REGS_", behind: "_OFF", least: 20,
+		other: map[string]string{"CTRLVERSION": "CONTROLLER_VERSION", "AQDB": "AQ_PROD_DB", "AENQDB": "AENQ_CONS_DB",
+			"READREQ": "MMIO_REG_READ", "RESPLO": "MMIO_RESP_LO",
 			"RESPHI": "MMIO_RESP_HI", "ACQTAIL": "", "AENQTAIL": ""}}, // EFA has no tail registers
 }
 

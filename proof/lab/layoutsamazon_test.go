@@ -23,12 +23,16 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 	}{
 		{"ena", "ena_admin_", []string{"ena_common_defs.h", "ena_admin_defs.h"}, enasim.Layouts(), map[string]string{
 			"head": "", "body": "", "rest": "", "sq_ba_low": "sq_ba.mem_addr_low", "sq_ba_high": "sq_ba.mem_addr_high",
-			"cq_ba_low": "cq_ba.mem_addr_low", "cq_ba_high": "cq_ba.mem_addr_high", "control_length": "control_buffer.length",
-			"control_low": "control_buffer.address.mem_addr_low", "control_high": "control_buffer.address.mem_addr_high",
+			"cq_ba_low": "cq_ba.mem_addr_low", "cq_ba_high": "cq_ba.mem_addr_high",
+			"control_length": "control_buffer.length",
+			"control_low":    "control_buffer.address.mem_addr_low",
+			"control_high":   "control_buffer.address.mem_addr_high",
 		}, 30},
-		{"efa", "efa_admin_", []string{"efa_common_defs.h", "efa_admin_defs.h", "efa_admin_cmds_defs.h"}, efasim.Layouts(), map[string]string{
-			"head": "", "body": "", "modify_mask": "", "control_addr": "control_buffer.address", "control_length": "control_buffer.length",
-		}, 60},
+		{"efa", "efa_admin_", []string{"efa_common_defs.h", "efa_admin_defs.h", "efa_admin_cmds_defs.h"},
+			efasim.Layouts(), map[string]string{
+				"head": "", "body": "", "modify_mask": "", "control_addr": "control_buffer.address",
+				"control_length": "control_buffer.length",
+			}, 60},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			vendor, checked := cStructs(headers(t, "amzn-drivers, and of Linux", c.headers...)), 0
@@ -59,7 +63,8 @@ func TestLayoutsAmazonCommands(t *testing.T) {
 					case !ok:
 						t.Errorf("%s%s has no %s", c.before, name, called)
 					case there != f:
-						t.Errorf("%s.%s is bit %d, %d wide, here, and bit %d, %d wide, there", name, field, f.off, f.width, there.off, there.width)
+						t.Errorf("%s.%s is bit %d, %d wide, here, and bit %d, %d wide, there", name, field, f.off,
+							f.width, there.off, there.width)
 					default:
 						checked++
 					}

@@ -14,7 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 )
 
-var verbsHeaders = []string{"rdma_user_ioctl_cmds.h", "ib_user_ioctl_cmds.h", "ib_user_ioctl_verbs.h", "ib_user_verbs.h", "efa-abi.h",
+var verbsHeaders = []string{"rdma_user_ioctl_cmds.h", "ib_user_ioctl_cmds.h", "ib_user_ioctl_verbs.h",
+	"ib_user_verbs.h", "efa-abi.h",
 	"mlx4-abi.h", "mlx5-abi.h", "mlx5_user_ioctl_cmds.h", "mlx5_user_ioctl_verbs.h"}
 
 // verbsStructs are all structures of package abi, by the kernel's names.
@@ -59,7 +60,8 @@ func TestLayoutsVerbs(t *testing.T) {
 			f := s.Field(i)
 			want := span{8 * int(f.Offset), 8 * int(f.Type.Size())}
 			if got, ok := there[plainName(f.Name)]; !ok || got != want {
-				t.Errorf("%s.%s is bytes %d to %d, there %d to %d", name, f.Name, want.off/8, (want.off+want.width)/8, got.off/8, (got.off+got.width)/8)
+				t.Errorf("%s.%s is bytes %d to %d, there %d to %d", name, f.Name, want.off/8, (want.off+want.width)/8,
+					got.off/8, (got.off+got.width)/8)
 			} else {
 				fields++
 			}

@@ -127,8 +127,8 @@ func breakpointed(m Machine) bool {
 	return err == nil && bytes.Contains(log, []byte("Oops: int3"))
 }
 
-// endIfBreakpointed kills QEMU soon after its guest's kernel died from a breakpoint: that kernel may wait for a lock of a
-// processor which it stopped.
+// endIfBreakpointed kills QEMU soon after its guest's kernel died from a breakpoint: that kernel may wait for a lock of
+// a processor which it stopped.
 func (q *qemu) endIfBreakpointed() {
 	t := time.NewTicker(5 * time.Second)
 	defer t.Stop()
@@ -149,7 +149,8 @@ func (q *qemu) endIfBreakpointed() {
 // run runs the script in a guest that starts from a saved state.
 func (k *Kit) run(ctx context.Context, m Machine, state, disk string, u *Usage) (r Result, booted bool, err error) {
 	args := append(k.arguments(m), m.functions()...)
-	args = append(args, "-drive", "if=none,id=disk,format=raw,readonly=on,file="+disk, "-device", "virtio-blk-pci,drive=disk,addr=0x1e")
+	args = append(args, "-drive", "if=none,id=disk,format=raw,readonly=on,file="+disk, "-device",
+		"virtio-blk-pci,drive=disk,addr=0x1e")
 	if m.Fresh {
 		initrd, err := k.initrdOf(m)
 		if err != nil {

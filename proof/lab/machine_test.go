@@ -67,8 +67,8 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// play runs the guest with all functions, unless m names some. It logs what the guest says, what it shows under the keys and what its
-// kernel reports, and fails the test if a driver violated a rule of a model.
+// play runs the guest with all functions, unless m names some. It logs what the guest says, what it shows under the
+// keys and what its kernel reports, and fails the test if a driver violated a rule of a model.
 func (s *scene) play(m Machine, keys ...string) (Result, error) {
 	s.Helper()
 	start, say := time.Now(), m.Say
@@ -144,12 +144,13 @@ func TestGuestThatHangs(t *testing.T) {
 	} {
 		beside(t, c.name, func(t *testing.T) {
 			dir := logDir(t)
-			_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n", Say: func(key, _ string, _ Result) error {
-				if c.qemu && key == "asleep" {
-					freeze(t, dir)
-				}
-				return nil
-			}})
+			_, err := kit(t).Run(t.Context(), Machine{Dir: dir, Limit: time.Second, Script: "say asleep\nsleep 10000\n",
+				Say: func(key, _ string, _ Result) error {
+					if c.qemu && key == "asleep" {
+						freeze(t, dir)
+					}
+					return nil
+				}})
 			check.Fails(t, "a guest that does not end", err, errGuest, "no end in time; it said last: asleep", dir)
 			for file, want := range c.logs {
 				if b, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(b), want) {
@@ -182,7 +183,8 @@ func freeze(t *testing.T, dir string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if line, err := os.ReadFile(name); err == nil && pid != os.Getpid() && bytes.Contains(line, []byte(dir+"/monitor")) {
+		if line, err := os.ReadFile(name); err == nil && pid != os.Getpid() &&
+			bytes.Contains(line, []byte(dir+"/monitor")) {
 			check.OK(t, unix.Kill(pid, unix.SIGSTOP))
 			return
 		}

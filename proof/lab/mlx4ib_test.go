@@ -217,7 +217,8 @@ func ibNear(mac [6]byte) sim.Model {
 }
 
 func ibFar(mac [6]byte) sim.Model {
-	return mlx4sim.New(mlx4sim.Options{MAC: mac, Link: mlx4sim.InfiniBand, Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable})
+	return mlx4sim.New(mlx4sim.Options{MAC: mac, Link: mlx4sim.InfiniBand, Profile: mlx4sim.ConnectX3Pro,
+		Steering: mlx4sim.MACTable})
 }
 
 // TestLabMlx4IB runs Linux's mlx4_ib and ib_ipoib, and a subnet manager, on two models.
@@ -227,7 +228,8 @@ func TestLabMlx4IB(t *testing.T) {
 		programs := mlx4IB(t, ipoibScript, ibNear, ibFar)
 		proven(t, "F2", "Linux mlx4_ib, ib_ipoib and Debian's opensm, on both ends",
 			"880 pings over IPoIB, %d programs of libibverbs and perftest, another manager, cable, reset", programs)
-		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm as the peer", "250 pings over IPoIB, LID changed under traffic")
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux ib_ipoib and Debian's opensm as the peer",
+			"250 pings over IPoIB, LID changed under traffic")
 	})
 	beside(t, "mlx4/IPoIB F4", mlx4IBBoot)
 	beside(t, "mlx4/RoCE", func(t *testing.T) {
@@ -258,7 +260,8 @@ func mlx4IB(t *testing.T, script string, near, far func([6]byte) sim.Model) (pro
 				}
 			case "recovered": // mlx4_ib still rings doorbells for queues of the failed device, while it is reset and its BARs are off
 				for _, v := range f.port.Violations() {
-					if !strings.Contains(v, "but no object has its doorbells there") && !strings.Contains(v, "while memory space is disabled") {
+					if !strings.Contains(v, "but no object has its doorbells there") &&
+						!strings.Contains(v, "while memory space is disabled") {
 						return errors.New(v)
 					}
 				}

@@ -53,7 +53,8 @@ func mlx4IBBoot(t *testing.T) {
 	files := s.programs("bootd")
 	files["boot.ipxe"], files[want] = script, []byte("#!ipxe\nsleep 600\n")
 	r, err := s.play(Machine{
-		Limit: 200 * time.Second, Sockets: []string{host.socket}, Files: files, Script: "sum=" + want + "\n" + ibBootScript,
+		Limit: 200 * time.Second, Sockets: []string{host.socket}, Files: files,
+		Script: "sum=" + want + "\n" + ibBootScript,
 		Say: func(key, text string, _ Result) error {
 			switch {
 			case key == "serving":
@@ -71,9 +72,11 @@ func mlx4IBBoot(t *testing.T) {
 		t.Fatalf("%v\niPXE's console:\n%s", err, tail(filepath.Join(console, "console.log")))
 	}
 	for _, l := range r["asked"] { // above its driver, iPXE treats IPoIB as Ethernet, and its DHCP messages say so
-		if strings.HasPrefix(l, "asked boot.ipxe ") && !strings.Contains(l, "hardware type 1, 6 bytes of address, broadcast true") {
+		if strings.HasPrefix(l, "asked boot.ipxe ") && !strings.Contains(l,
+			"hardware type 1, 6 bytes of address, broadcast true") {
 			t.Errorf("DHCP over IPoIB: %s", l)
 		}
 	}
-	proven(t, "F4", "iPXE, Linux ib_ipoib and Debian's opensm as the peer", "IPoIB: DHCP, %d bytes by TFTP, pings up to the MTU", len(script))
+	proven(t, "F4", "iPXE, Linux ib_ipoib and Debian's opensm as the peer",
+		"IPoIB: DHCP, %d bytes by TFTP, pings up to the MTU", len(script))
 }

@@ -96,7 +96,8 @@ func TestLabMlx4IBF3(t *testing.T) {
 					return fmt.Errorf("the responder's function may still do DMA when it was %s", key)
 				}
 				if key == "answered" {
-					t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours)) // packets of the subnet manager to a port that was down are not ours
+					// packets of the subnet manager to a port that was down are not ours
+					t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours))
 				}
 				return nil
 			},
@@ -105,6 +106,7 @@ func TestLabMlx4IBF3(t *testing.T) {
 			t.Logf("packets: %+v, %+v", ibPackets(theirs), ibPackets(ours))
 			t.Fatal(err)
 		}
-		proven(t, "F3", "ours on vfio-pci, Linux ib_ipoib and Debian's opensm as the peer", "pings of IPv4 and IPv6, a flood, kill -9 and again, bench")
+		proven(t, "F3", "ours on vfio-pci, Linux ib_ipoib and Debian's opensm as the peer",
+			"pings of IPv4 and IPv6, a flood, kill -9 and again, bench")
 	})
 }

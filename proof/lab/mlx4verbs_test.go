@@ -11,9 +11,9 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
 
-// mlx4VerbsScript runs our responder beside Linux's mlx4_en and mlx4_ib on the second function, in the namespace: for UDP to the kernel's
-// own address, $peer, and for all of an address that the interface lacks, 10.9.0.3. A killed responder leaves neither rules nor addresses
-// behind. Then our bench uses the second function in the same way.
+// mlx4VerbsScript runs our responder beside Linux's mlx4_en and mlx4_ib on the second function, in the namespace: for
+// UDP to the kernel's own address, $peer, and for all of an address that the interface lacks, 10.9.0.3. A killed
+// responder leaves neither rules nor addresses behind. Then our bench uses the second function in the same way.
 const mlx4VerbsScript = besideHelpers + `
 responds nic.driver=mlx4 respond.addresses=$peer/24 respond.udp_ports=[7,9000]
 say own $(grep '^ready' /tmp/out)
@@ -65,7 +65,8 @@ func mlx4Verbs(t *testing.T) {
 	idle, most := -1, 0
 	frames := fromEnv("REBOUND_LAB_FRAMES", 1000)
 	_, err := s.play(Machine{
-		Limit: 500*time.Second + time.Duration(frames)*5*time.Millisecond, Files: s.programs("responder", "flood", "bench"),
+		Limit: 500*time.Second + time.Duration(frames)*5*time.Millisecond,
+		Files: s.programs("responder", "flood", "bench"),
 		Script: "modprobe mlx4_core log_num_mgm_entry_size=-1 || fail modprobe mlx4_core\n" +
 			fmt.Sprintf("module=mlx4_en driver=mlx4 peer=10.9.0.1 frames=%d\n", frames) + mlx4VerbsScript,
 		Say: func(key, text string, r Result) error {
@@ -92,5 +93,6 @@ func mlx4Verbs(t *testing.T) {
 		},
 	}, "log", "nics", "mixed", "summary", "bench", "failed")
 	must.OK(t, err)
-	proven(t, "F3", "ours beside Linux mlx4_en, Linux mlx4_en as the peer", "responder and bench, and the kernel's own traffic on one interface; %d rules on the card", most)
+	proven(t, "F3", "ours beside Linux mlx4_en, Linux mlx4_en as the peer",
+		"responder and bench, and the kernel's own traffic on one interface; %d rules on the card", most)
 }

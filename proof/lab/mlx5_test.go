@@ -121,7 +121,8 @@ func mlx5Load(t *testing.T) {
 				before, most = 0, 0
 			case "stats":
 				// Channels were created again, so their sums include several queues.
-				d := slices.DeleteFunc(f.agree(mlx5Card, numbers(r["stats"]), true), func(s string) bool { return strings.Contains(s, "the model's queues have") })
+				d := slices.DeleteFunc(f.agree(mlx5Card, numbers(r["stats"]), true),
+					func(s string) bool { return strings.Contains(s, "the model's queues have") })
 				if err := counters.disagree(t, key, d); err != nil {
 					return err
 				}
@@ -133,7 +134,8 @@ func mlx5Load(t *testing.T) {
 				var k mlx5sim.Counters
 				f.port.Hold(func() { k = m.Counters() })
 				n := numbers(r["zipped"])
-				if k.Compressed == 0 || n["rx_cqe_compress_blks"] != k.Sessions || n["rx_cqe_compress_pkts"] != k.Compressed {
+				if k.Compressed == 0 || n["rx_cqe_compress_blks"] != k.Sessions ||
+					n["rx_cqe_compress_pkts"] != k.Compressed {
 					return fmt.Errorf("ethtool shows %d compressed completions in %d blocks, the model says %d in %d",
 						n["rx_cqe_compress_pkts"], n["rx_cqe_compress_blks"], k.Compressed, k.Sessions)
 				}
@@ -149,7 +151,8 @@ func mlx5Load(t *testing.T) {
 		},
 	})
 	must.OK(t, err)
-	proven(t, "F2", "Linux mlx5_core", "two channels, 900 pages given and 600 taken back under load, compressed completions, a failure of the firmware")
+	proven(t, "F2", "Linux mlx5_core",
+		"two channels, 900 pages given and 600 taken back under load, compressed completions, a failure of the firmware")
 }
 
 // vfScript is the shortest test of our responder in the guest: it answers, is killed, answers again, and ends.
@@ -269,14 +272,17 @@ func mlx5Newer(t *testing.T) {
 				return counters.disagree(t, key, f.agree(mlx5Card, numbers(r["stats"]), false))
 			case "benched":
 				if owned != before+50 {
-					return fmt.Errorf("the virtual function's firmware had %d pages, asked for 50, and has %d", before, owned)
+					return fmt.Errorf("the virtual function's firmware had %d pages, asked for 50, and has %d", before,
+						owned)
 				}
 			case "gone":
-				g.port.Hold(func() { writes = v.Counters().PortWrites }) // the end of QEMU resets the function and its counters
+				// the end of QEMU resets the function and its counters
+				g.port.Hold(func() { writes = v.Counters().PortWrites })
 				var pf int
 				f.port.Hold(func() { pf, _ = f.model.(*mlx5sim.Model).Pages() })
 				if owned != 0 || pf != 0 {
-					return fmt.Errorf("the driver left %d pages with the physical, %d with the virtual function", pf, owned)
+					return fmt.Errorf("the driver left %d pages with the physical, %d with the virtual function", pf,
+						owned)
 				}
 			}
 			return nil
@@ -295,11 +301,13 @@ func mlx5Newer(t *testing.T) {
 				}
 			}
 		}
-		for _, wrong := range new(stamped).judge(r["report"], 500, "hardware", "kernel receive false, kernel send true, card receive true, card send true") {
+		for _, wrong := range new(stamped).judge(r["report"], 500, "hardware",
+			"kernel receive false, kernel send true, card receive true, card send true") {
 			t.Error("AF_PACKET: ", wrong)
 		}
 		// The card's timestamps are turned off again, as before.
-		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel", "kernel receive true, kernel send true, card receive false, card send false") {
+		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel",
+			"kernel receive true, kernel send true, card receive false, card send false") {
 			t.Error("socket: ", wrong)
 		}
 		if writes == 0 {
@@ -307,5 +315,6 @@ func mlx5Newer(t *testing.T) {
 		}
 	}
 	must.OK(t, err)
-	proven(t, "F2", "Linux mlx5_core", "a ConnectX-6 Dx and a virtual function of a ConnectX-5: pings, self-tests, counters, stamps of 600 probes")
+	proven(t, "F2", "Linux mlx5_core",
+		"a ConnectX-6 Dx and a virtual function of a ConnectX-5: pings, self-tests, counters, stamps of 600 probes")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
 )
 
-// besideHelpers are for drivers beside Linux's on the second function, in the namespace, whose module is ${driver}_core: our responder and our
-// bench run there, and the kernel's own traffic at the same time.
+// besideHelpers are for drivers beside Linux's on the second function, in the namespace, whose module is
+// ${driver}_core: our responder and our bench run there, and the kernel's own traffic at the same time.
 const besideHelpers = pairHelpers + `
 modprobe ib_uverbs || fail modprobe ib_uverbs
 modprobe ${driver}_ib || fail modprobe ${driver}_ib
@@ -190,8 +190,8 @@ need rmmod mlx5_ib
 say gone
 `
 
-// datagrams reports a summary in which the responder did not answer exactly n datagrams: it answered one twice, or one of the kernel's. (The
-// number of pings varies, for a guest repeats them.)
+// datagrams reports a summary in which the responder did not answer exactly n datagrams: it answered one twice, or one
+// of the kernel's. (The number of pings varies, for a guest repeats them.)
 func (r Result) datagrams(n int) error {
 	if !slices.ContainsFunc(r["summary"], func(line string) bool {
 		return slices.Equal(strings.Fields(line), []string{"udpv4", latency.FormatCount(n)})
@@ -210,7 +210,9 @@ func TestLabMlx5Verbs(t *testing.T) {
 		mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true})
 	})
 	beside(t, "mlx5/F3verbsDedicated", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5}) })
-	beside(t, "mlx5/F3verbsRawPackets", func(t *testing.T) { mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5, NoUCTX: true}) })
+	beside(t, "mlx5/F3verbsRawPackets", func(t *testing.T) {
+		mlx5Verbs(t, mlx5sim.Options{Profile: mlx5sim.ConnectX5, NoUCTX: true})
+	})
 }
 
 func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
@@ -239,7 +241,8 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 	}
 	idle, base, most := 0, 0, 0
 	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 500)
-	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills, frames) + mlx5VerbsScript
+	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills,
+		frames) + mlx5VerbsScript
 	if o.ICMP {
 		script = "icmp=1 " + script
 	} else if !o.NoUCTX {
@@ -291,5 +294,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 		},
 	}, "log", "addresses", "nics", "mixed", "summary", "own", "confined", "lacking", "final", "bench", "failed")
 	must.OK(t, err)
-	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer", "responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card; %s", most, how)
+	proven(t, "F3", "ours beside Linux mlx5_core, Linux mlx5_core as the peer",
+		"responder, bench and watch, and the kernel's own traffic on one interface; %d objects on the card; %s", most,
+		how)
 }

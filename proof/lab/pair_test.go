@@ -106,6 +106,7 @@ func (c *card) f2pair(t *testing.T) {
 	must.OK(t, err)
 	proven(t, "F2", "Linux "+c.module+", on both ends", "16 MiB by TCP each way, byte-equal")
 	if c.physical {
-		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" as the peer", "300 pings, a flood, given back")
+		proven(t, "F3", "ours on sysfs without an IOMMU, Linux "+c.module+" as the peer",
+			"300 pings, a flood, given back")
 	}
 }

@@ -68,15 +68,16 @@ func cost(p *pmdRun) error {
 	return nil
 }
 
-// compare holds our replies against testpmd's: together no more transactions, and no reads of memory on the way to the wire. The guest has no
-// write combining, so that a store of 64 bytes, one write on a real bus, comes as eight. Ten transactions are allowed for each interrupt, which
-// only Linux's driver uses. On a busy host the proof of pushes may fail, Linux's own at its start or the responder's; log says so, and replies are
-// then read from memory.
+// compare holds our replies against testpmd's: together no more transactions, and no reads of memory on the way to the
+// wire. The guest has no write combining, so that a store of 64 bytes, one write on a real bus, comes as eight. Ten
+// transactions are allowed for each interrupt, which only Linux's driver uses. On a busy host the proof of pushes may
+// fail, Linux's own at its start or the responder's; log says so, and replies are then read from memory.
 func (p *pmdRun) compare(t *testing.T, log []string) {
 	must.Equal(t, len(p.costs), 2, "%d programs were measured")
 	theirs, ours := p.costs[0], p.costs[1]
 	t.Logf("on the bus, for 1000 replies, the kernel's driver included: testpmd %+v, responder %+v", theirs, ours)
-	if ours.MMIOWrite/8+ours.DMARead+ours.DMAWrite > theirs.MMIOWrite+theirs.DMARead+theirs.DMAWrite+10*ours.Interrupts {
+	if ours.MMIOWrite/8+ours.DMARead+ours.DMAWrite > theirs.MMIOWrite+theirs.DMARead+theirs.DMAWrite+
+		10*ours.Interrupts {
 		t.Errorf("the responder's replies cost more than testpmd's: %+v, %+v", ours, theirs)
 	}
 	pushes := strings.Contains(strings.Join(log, "\n"), `push="blueflame`)
@@ -120,7 +121,8 @@ func forwardsWithin(n, top, window int) func(p *pmdRun) error {
 			if err != nil {
 				return fmt.Errorf("from function %d: %w", from, err)
 			}
-			p.Logf("%d frames of 60 to %d bytes forwarded from function %d, %.0f a second", n, top, from, float64(n)/time.Since(start).Seconds())
+			p.Logf("%d frames of 60 to %d bytes forwarded from function %d, %.0f a second", n, top, from,
+				float64(n)/time.Since(start).Seconds())
 		}
 		return nil
 	}
@@ -155,10 +157,12 @@ func cable(port int, up bool) func(p *pmdRun) error {
 const rssFlows = 64
 
 func rssFlow(i int, dst net.HardwareAddr) []byte {
-	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 9, byte(i), byte(3 * i)}, DstIP: nearIP}
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{10, 9, byte(i), byte(3 * i)},
+		DstIP: nearIP}
 	u := &layers.UDP{SrcPort: layers.UDPPort(1000 + 77*i), DstPort: 9}
 	u.SetNetworkLayerForChecksum(ip)
-	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u, pattern(i, 40))
+	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u,
+		pattern(i, 40))
 }
 
 func flows(p *pmdRun) error {
@@ -168,8 +172,9 @@ func flows(p *pmdRun) error {
 
 var (
 	seenQueue = regexp.MustCompile(`^port 0/queue (\d+): received`)
-	seenFlow  = regexp.MustCompile(`^ *src=02:EE:00:00:00:([0-9A-F]{2}) .* RSS hash=0x([0-9a-f]+) .*Receive queue=0x([0-9a-f]+)`)
-	hashKey   = regexp.MustCompile(`^([0-9A-Fa-f]{80})$`)
+	seenFlow  = regexp.MustCompile(
+		`^ *src=02:EE:00:00:00:([0-9A-F]{2}) .* RSS hash=0x([0-9a-f]+) .*Receive queue=0x([0-9a-f]+)`)
+	hashKey = regexp.MustCompile(`^([0-9A-Fa-f]{80})$`)
 )
 
 // hashed compares the hash of each flow with the Toeplitz hash of its addresses (and its ports, if ports is set) under
@@ -209,7 +214,8 @@ func hashed(ports bool) func(p *pmdRun) error {
 		if seen != rssFlows || len(queues) < 2 {
 			return fmt.Errorf("%d flows of %d came with a hash, on queues %v", seen, rssFlows, queues)
 		}
-		p.Logf("%d flows on queues %v, each with the hash of its addresses%s", seen, queues, map[bool]string{true: " and ports"}[ports])
+		p.Logf("%d flows on queues %v, each with the hash of its addresses%s", seen, queues,
+			map[bool]string{true: " and ports"}[ports])
 		return nil
 	}
 }
@@ -337,7 +343,8 @@ func segments(mss int) func(p *pmdRun) error {
 					return fmt.Errorf("segment of %s: %w: %x", k.name, err, head(f))
 				}
 				t, _ := a.Layer(layers.LayerTypeTCP).(*layers.TCP)
-				if t == nil || len(t.Payload) > mss || t.Seq != uint32(1000+len(all)) || t.PSH != (len(all)+len(t.Payload) == len(data)) {
+				if t == nil || len(t.Payload) > mss || t.Seq != uint32(1000+len(all)) ||
+					t.PSH != (len(all)+len(t.Payload) == len(data)) {
 					return fmt.Errorf("segment of %s behind %d bytes of %d: %+v", k.name, len(all), len(data), t)
 				}
 				all = append(all, t.Payload...)
@@ -359,13 +366,15 @@ func vlans(in, out int) func(p *pmdRun) error {
 			&layers.Dot1Q{VLANIdentifier: uint16(id), Type: layers.EthernetTypeIPv4}, ip, udp(ip), pattern(i, 100+i))
 	}
 	return func(p *pmdRun) error {
-		err := p.ends[0].stream(p.ends[1], 100, 16, func(i int) []byte { return tagged(i, in, p.macs[0]) }, func(f []byte) (int, error) {
-			i := numberOf(f)
-			if i >= 0 && i < 100 && !bytes.Equal(f[12:], tagged(i, out, p.macs[0])[12:]) {
-				return i, fmt.Errorf("is not what was sent, with tag %d in place of %d: %x", out, in, tagged(i, out, p.macs[0]))
-			}
-			return i, nil
-		})
+		err := p.ends[0].stream(p.ends[1], 100, 16, func(i int) []byte { return tagged(i, in, p.macs[0]) },
+			func(f []byte) (int, error) {
+				i := numberOf(f)
+				if i >= 0 && i < 100 && !bytes.Equal(f[12:], tagged(i, out, p.macs[0])[12:]) {
+					return i, fmt.Errorf("is not what was sent, with tag %d in place of %d: %x", out, in,
+						tagged(i, out, p.macs[0]))
+				}
+				return i, nil
+			})
 		if err == nil {
 			p.Logf("100 frames lost tag %d and got tag %d", in, out)
 		}
@@ -380,25 +389,33 @@ func xstats(port int) func(p *pmdRun) error {
 		switch m := p.functions[port].model.(type) {
 		case *ixgbesim.Model:
 			k := m.Counters()
-			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames,
+				k.TxFrames, k.RxBytes, k.TxBytes
 			want["rx_total_packets"], want["tx_total_packets"] = k.RxFrames, k.TxFrames
-			want["rx_q0_packets"], want["tx_q0_packets"] = k.RxFrames, k.TxFrames // all queues count in set 0, because RQSMR and TQSM are zero
+			// all queues count in set 0, because RQSMR and TQSM are zero
+			want["rx_q0_packets"], want["tx_q0_packets"] = k.RxFrames, k.TxFrames
 			want["rx_l3_l4_xsum_error"] = map[int]uint64{0: badIP + badL4}[port]
 		case *enasim.Model:
 			k := m.Counters()
-			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames, k.TxFrames, k.RxBytes, k.TxBytes
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = k.RxFrames,
+				k.TxFrames, k.RxBytes, k.TxBytes
 		case *mlx5sim.Model:
 			k, was := m.Counters(), p.mlx5[port]
-			rx, rxBytes, tx, txBytes := k.RxFrames-was.RxFrames, k.RxBytes-was.RxBytes, k.TxFrames-was.TxFrames, k.TxBytes-was.TxBytes
-			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx, rxBytes, txBytes             // the driver's own counters
-			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"], want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's counters
-			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx, rxBytes+4*rx, txBytes+4*tx       // with FCS
+			rx, rxBytes, tx, txBytes := k.RxFrames-was.RxFrames, k.RxBytes-was.RxBytes, k.TxFrames-was.TxFrames,
+				k.TxBytes-was.TxBytes
+			want["rx_good_packets"], want["tx_good_packets"], want["rx_good_bytes"], want["tx_good_bytes"] = rx, tx,
+				rxBytes, txBytes // the driver's own counters
+			want["rx_unicast_packets"], want["tx_unicast_packets"], want["rx_unicast_bytes"],
+				want["tx_unicast_bytes"] = rx, tx, rxBytes, txBytes // the vport's counters
+			want["rx_phy_packets"], want["tx_phy_packets"], want["rx_phy_bytes"], want["tx_phy_bytes"] = rx, tx,
+				rxBytes+4*rx, txBytes+4*tx // with FCS
 			want["rx_out_of_buffer"] = k.OutOfBuffer - was.OutOfBuffer
 		}
 		if d := catalogue.Differ(shown, want); len(d) > 0 {
 			return fmt.Errorf("xstats and model disagree: %s", strings.Join(d, "; "))
 		}
-		p.Logf("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port, want["rx_good_packets"], want["tx_good_packets"])
+		p.Logf("%d statistics of function %d agree with the model: %d frames in, %d out", len(want), port,
+			want["rx_good_packets"], want["tx_good_packets"])
 		return nil
 	}
 }
@@ -432,8 +449,10 @@ func pushed(llq bool, header int) pmdStep {
 		k, was := p.functions[0].model.(*enasim.Model).Counters(), p.ena
 		tall := p.ends[0].tall - p.tall
 		p.ena, p.tall = k, p.ends[0].tall
-		reads, rest, frames := k.TxDescReads-was.TxDescReads, k.TxPayloadReads-was.TxPayloadReads, k.TxFrames-was.TxFrames
-		p.Logf("%d frames sent, %d of them longer than 224 bytes: %d reads of descriptors, %d of frames", frames, tall, reads, rest)
+		reads, rest, frames := k.TxDescReads-was.TxDescReads, k.TxPayloadReads-was.TxPayloadReads,
+			k.TxFrames-was.TxFrames
+		p.Logf("%d frames sent, %d of them longer than 224 bytes: %d reads of descriptors, %d of frames", frames, tall,
+			reads, rest)
 		if frames == 0 || llq != (reads == 0) || header == 224 && rest != uint64(tall) {
 			return errors.New("frames did not leave in the way that was asked for")
 		}

@@ -100,7 +100,8 @@ func (q *qemu) result(err error, last string) error {
 	qemuLog := filepath.Join(q.m.Dir, "qemu.log")
 	switch {
 	case q.limit.expired():
-		return fmt.Errorf("%w: no end in time; it said last: %s (stacks of guest, QEMU and models: %s)", errGuest, last, q.m.Dir)
+		return fmt.Errorf("%w: no end in time; it said last: %s (stacks of guest, QEMU and models: %s)", errGuest, last,
+			q.m.Dir)
 	case err != nil:
 		return fmt.Errorf("%w; QEMU said: %s", err, tail(qemuLog))
 	case q.err != nil:
@@ -120,7 +121,8 @@ func (m *Machine) monitor() string { return filepath.Join(m.Dir, "monitor") }
 // ports is how many functions a machine with an IOMMU can have.
 const ports = 12
 
-// hostTSC returns the rate of this host's time stamp counter in Hz, to the MHz, so that it is the same in every run. 0 if it is unknown.
+// hostTSC returns the rate of this host's time stamp counter in Hz, to the MHz, so that it is the same in every run. 0
+// if it is unknown.
 var hostTSC = sync.OnceValue(func() int64 {
 	c, err := latency.NewClock()
 	if err != nil {
@@ -146,7 +148,8 @@ func (k *Kit) arguments(m Machine) []string {
 		// DMA is detected.
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
-	args := append(hardware(q35, m.Memory, m.Dir), "-serial", "stdio", "-monitor", "unix:"+m.monitor()+",server=on,wait=off",
+	args := append(hardware(q35, m.Memory, m.Dir), "-serial", "stdio", "-monitor",
+		"unix:"+m.monitor()+",server=on,wait=off",
 		"-kernel", k.Kernel, "-append", strings.TrimSpace(boot+" "+m.Append))
 	if m.IOMMU {
 		args = append(args, "-device", "intel-iommu,intremap=on,caching-mode=on")
@@ -154,7 +157,8 @@ func (k *Kit) arguments(m Machine) []string {
 		// no power controller, because an empty slot would be powered off permanently. The firmware reserves a window
 		// for each port that fits the largest BAR (32 MB).
 		for i := range ports {
-			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d,hotplug=off,power_controller_present=off,mem-reserve=8M,pref64-reserve=64M", i, i+1))
+			args = append(args, "-device",
+				fmt.Sprintf("pcie-root-port,id=rp%d,chassis=%d,hotplug=off,power_controller_present=off,mem-reserve=8M,pref64-reserve=64M", i, i+1))
 		}
 	}
 	return args
@@ -206,5 +210,6 @@ func hardware(board, memory, dir string) []string {
 
 // device is the -device value for the function served by a vfio-user socket.
 func device(socket string) map[string]any {
-	return map[string]any{"driver": "vfio-user-pci", "rombar": 0, "socket": map[string]string{"type": "unix", "path": socket}}
+	return map[string]any{"driver": "vfio-user-pci", "rombar": 0,
+		"socket": map[string]string{"type": "unix", "path": socket}}
 }

@@ -117,7 +117,8 @@ func rdma(t *testing.T) {
 				overshoot = x.RoCEDropped + y.RoCEDropped - overshoot
 			case "gone":
 				x, y = roce(f, g)
-				t.Logf("RoCE: %d and %d packets, %d and %d for no QP, %d and %d timeouts", x.RoCETx, y.RoCETx, x.RoCEDropped, y.RoCEDropped, x.AckTimeouts, y.AckTimeouts)
+				t.Logf("RoCE: %d and %d packets, %d and %d for no QP, %d and %d timeouts", x.RoCETx, y.RoCETx,
+					x.RoCEDropped, y.RoCEDropped, x.AckTimeouts, y.AckTimeouts)
 				if x.RoCETx != y.RoCERx || y.RoCETx != x.RoCERx || x.RoCETx < 1000 || roceLost(x, y, overshoot) {
 					return fmt.Errorf("RoCE packets: %d sent and %d received, %d sent and %d received, %d and %d for no QP",
 						x.RoCETx, y.RoCERx, y.RoCETx, x.RoCERx, x.RoCEDropped, y.RoCEDropped)

@@ -75,9 +75,11 @@ func (k *Kit) save(ctx context.Context, m Machine, args []string, state string) 
 		}
 		part := state + ".part"
 		defer os.Remove(part)
-		said, err := monitor(m.monitor(), saveTime, "migrate_set_capability mapped-ram on", "migrate file:"+part, "info migrate")
+		said, err := monitor(m.monitor(), saveTime, "migrate_set_capability mapped-ram on", "migrate file:"+part,
+			"info migrate")
 		// The monitor may reply while the devices' state is still being written ("Status: device").
-		for end := time.Now().Add(saveTime); err == nil && !strings.Contains(said, "completed") && !strings.Contains(said, "failed") && time.Now().Before(end); {
+		for end := time.Now().Add(saveTime); err == nil && !strings.Contains(said, "completed") &&
+			!strings.Contains(said, "failed") && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond)
 			said, err = monitor(m.monitor(), saveTime, "info migrate")
 		}

@@ -53,7 +53,8 @@ func setup(ctx context.Context) (*Kit, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"), IPXE: filepath.Join(dir, "ipxe.lkrn"),
+	k := &Kit{Dir: dir, QEMU: filepath.Join(dir, "qemu"), Kernel: filepath.Join(dir, "vmlinuz"),
+		IPXE:    filepath.Join(dir, "ipxe.lkrn"),
 		Testpmd: filepath.Join(dir, "testpmd"), initrd: filepath.Join(dir, "initrd")}
 	sum := sha256.Sum256(setupScript)
 	want, stamp := hex.EncodeToString(sum[:]), filepath.Join(dir, "stamp")
@@ -103,7 +104,8 @@ func (k *Kit) bring(ctx context.Context) error {
 	if err := k.runScript(ctx, "setup", setupScript); err != nil {
 		return err
 	}
-	for file, tree := range map[string]string{k.initrd: "guest", k.layer(dpdk): dpdk + "-guest", k.layer(pyverbs): pyverbs + "-guest"} {
+	for file, tree := range map[string]string{k.initrd: "guest", k.layer(dpdk): dpdk + "-guest",
+		k.layer(pyverbs): pyverbs + "-guest"} {
 		if err := writeTree(file, filepath.Join(k.Dir, tree)); err != nil {
 			return err
 		}

@@ -49,7 +49,8 @@ type usage struct {
 }
 
 func used(t *testing.T, u Usage) {
-	t.Logf("guest: saved in %.1fs, resumed in %.1fs, script %.1fs, QEMU computed %.1fs, %d attempts", u.Boot.Seconds(), u.Resume.Seconds(), u.Script.Seconds(), u.CPU.Seconds(), u.Boots)
+	t.Logf("guest: saved in %.1fs, resumed in %.1fs, script %.1fs, QEMU computed %.1fs, %d attempts", u.Boot.Seconds(),
+		u.Resume.Seconds(), u.Script.Seconds(), u.CPU.Seconds(), u.Boots)
 	usages.Lock()
 	defer usages.Unlock()
 	usages.all = append(usages.all, usage{t.Name(), u})
@@ -61,11 +62,13 @@ func writeTimes(w io.Writer) {
 	fmt.Fprintln(w, "| scenario | boot, once per kind of guest (s) | resume (s) | script (s) | QEMU's CPU time (s) |\n|---|---|---|---|---|")
 	var sum Usage
 	row := func(name string, u Usage) {
-		fmt.Fprintf(w, "| %s | %.1f | %.1f | %.1f | %.1f |\n", name, u.Boot.Seconds(), u.Resume.Seconds(), u.Script.Seconds(), u.CPU.Seconds())
+		fmt.Fprintf(w, "| %s | %.1f | %.1f | %.1f | %.1f |\n", name, u.Boot.Seconds(), u.Resume.Seconds(),
+			u.Script.Seconds(), u.CPU.Seconds())
 	}
 	for _, u := range usages.all {
 		row(u.name, u.Usage)
-		sum.Boot, sum.Resume, sum.Script, sum.CPU = sum.Boot+u.Boot, sum.Resume+u.Resume, sum.Script+u.Script, sum.CPU+u.CPU
+		sum.Boot, sum.Resume, sum.Script, sum.CPU = sum.Boot+u.Boot, sum.Resume+u.Resume, sum.Script+u.Script,
+			sum.CPU+u.CPU
 	}
 	row("sum", sum)
 }

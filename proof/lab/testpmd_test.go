@@ -119,7 +119,8 @@ type pmdLife struct {
 
 func (l *pmdLife) script() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "begin '%s' -l 0,1 -- -i --total-num-mbufs=12288 %s\nshow %s cat /tmp/said\nsay %[3]s\n", l.devargs, l.app, l.name)
+	fmt.Fprintf(&b, "begin '%s' -l 0,1 -- -i --total-num-mbufs=12288 %s\nshow %s cat /tmp/said\nsay %[3]s\n", l.devargs,
+		l.app, l.name)
 	for _, s := range l.steps {
 		if s.rest > 0 {
 			fmt.Fprintf(&b, "sleep %d\n", s.rest)
@@ -140,7 +141,8 @@ func (l *pmdLife) script() string {
 func (c *pmdCard) run(t *testing.T) {
 	p := &pmdRun{scene: newScene(t)}
 	do := map[string]func(*pmdRun) error{}
-	script := fmt.Sprintf("vendor=%s bifurcated=%s module=%s\n%s", c.vendor, map[bool]string{true: "yes"}[c.bifurcated], c.card.module, pmdHelpers)
+	script := fmt.Sprintf("vendor=%s bifurcated=%s module=%s\n%s", c.vendor, map[bool]string{true: "yes"}[c.bifurcated],
+		c.card.module, pmdHelpers)
 	model := c.model
 	if model == nil {
 		model = c.card.model
@@ -244,16 +246,18 @@ var pmdCards = []pmdCard{
 		{name: "large", devargs: ",llq_policy=3", app: pmdApp, steps: append(slices.Clone(pmdShort), pushed(true, 224))},
 	}},
 	// With user contexts: testpmd creates its queues, tables and rules by DEVX, as our driver does.
-	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
-		// The driver never reports a wrong checksum, only right or unknown. At an MTU of 9000 a receive WQE has eight
-		// buffers, so a ring of 256 has only 32 frames.
-		{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
-		{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
-	}},
+	{card: mlx5Card, model: connectX5, vendor: "0x15b3", bifurcated: true,
+		ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
+			// The driver never reports a wrong checksum, only right or unknown. At an MTU of 9000 a receive WQE has
+			// eight buffers, so a ring of 256 has only 32 frames.
+			{name: "mlx5", app: pmdApp + " --rxd=1024 --txd=1024", steps: append(pmdSteps(pmdAble{tso: true, vlan: true, linkSwitch: true, rss: "udp", restart: true, jumbo: 96, cleared: true}), zipped(true))},
+			{name: "plain", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
+		}},
 	// Without user contexts both use queue pairs for raw packets.
-	{card: mlx5Card, suffix: "Verbs", model: withoutContexts, vendor: "0x15b3", bifurcated: true, ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
-		{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
-	}},
+	{card: mlx5Card, suffix: "Verbs", model: withoutContexts, vendor: "0x15b3", bifurcated: true,
+		ours: "addrs=${addrs# } driver=mlx5\n" + oursBeside, lives: []pmdLife{
+			{name: "verbs", devargs: ",rxq_cqe_comp_en=0", app: pmdApp, steps: append(slices.Insert(slices.Clone(pmdShort), 1, pmdCost), zipped(false))},
+		}},
 }
 
 // withoutContexts is a card with UCTX_EN=0.
@@ -271,11 +275,13 @@ type pmdAble struct {
 	linkSwitch bool   // the driver implements "set link-down"
 	rss        string // "ports" if the hash includes ports from the start, "udp" if they are configured later
 	restart    bool   // such a change requires a restart of the port
-	jumbo      int    // jumbo frames in flight; 24 if zero, for rings of 256 of which one frame takes up to five descriptors
-	linkAlarm  bool   // a link change starts a timer of several seconds, which has to expire before ports are stopped
-	cleared    bool   // statistics are checked after they were cleared, because the driver's own do not survive a restart of the port
-	badIP      int    // wrong IPv4 checksums that the driver reports
-	badL4      int    // wrong UDP and TCP checksums that the driver reports
+	// jumbo frames in flight; 24 if zero, for rings of 256 of which one frame takes up to five descriptors
+	jumbo     int
+	linkAlarm bool // a link change starts a timer of several seconds, which has to expire before ports are stopped
+	// statistics are checked after they were cleared, because the driver's own do not survive a restart of the port
+	cleared bool
+	badIP   int // wrong IPv4 checksums that the driver reports
+	badL4   int // wrong UDP and TCP checksums that the driver reports
 }
 
 var pmdShort = []pmdStep{
@@ -316,19 +322,24 @@ func pmdSteps(able pmdAble) []pmdStep {
 			pmdStep{name: "hashes2", commands: []string{"stop", "show port 0 rss-hash key"}, do: hashed(true)})
 	}
 	steps = append(steps,
-		pmdStep{name: "checksums", commands: []string{"set verbose 0", "port stop all", "csum set ip hw 1", "csum set udp hw 1", "csum set tcp hw 1",
+		pmdStep{name: "checksums", commands: []string{"set verbose 0", "port stop all", "csum set ip hw 1",
+			"csum set udp hw 1", "csum set tcp hw 1",
 			"port start all", "set fwd csum", "start"}, do: checksums},
-		pmdStep{name: "bad", commands: []string{"stop"}, do: says(fmt.Sprintf("Bad-ipcsum: %d +Bad-l4csum: %d ", able.badIP, able.badL4))})
+		pmdStep{name: "bad", commands: []string{"stop"}, do: says(
+			fmt.Sprintf("Bad-ipcsum: %d +Bad-l4csum: %d ", able.badIP, able.badL4))})
 	if able.tso {
 		steps = append(steps,
-			pmdStep{name: "tso", commands: []string{"port stop all", "tso set 500 1", "port start all", "start"}, do: segments(500)},
+			pmdStep{name: "tso", commands: []string{"port stop all", "tso set 500 1", "port start all", "start"},
+				do: segments(500)},
 			pmdStep{name: "tsooff", commands: []string{"stop", "port stop all", "tso set 0 1", "port start all"}})
 	}
 	if able.vlan {
 		steps = append(steps,
-			pmdStep{name: "vlan", commands: []string{"port stop all", "vlan set strip on 0", "tx_vlan set 1 77", "port start all", "set fwd macswap",
+			pmdStep{name: "vlan", commands: []string{"port stop all", "vlan set strip on 0", "tx_vlan set 1 77",
+				"port start all", "set fwd macswap",
 				"set verbose 1", "start"}, do: vlans(5, 77)},
-			pmdStep{name: "tag", commands: []string{"stop", "set verbose 0", "port stop all", "vlan set strip off 0", "tx_vlan reset 1", "port start all"}, do: says("VLAN tci=0x5")})
+			pmdStep{name: "tag", commands: []string{"stop", "set verbose 0", "port stop all", "vlan set strip off 0",
+				"tx_vlan reset 1", "port start all"}, do: says("VLAN tci=0x5")})
 	}
 	steps = append(steps,
 		pmdStep{name: "jumbo", commands: []string{"port stop all", "port config mtu 0 9000", "port config mtu 1 9000",
@@ -336,7 +347,8 @@ func pmdSteps(able pmdAble) []pmdStep {
 			"port config 0 tx_offload multi_segs on", "port config 1 tx_offload multi_segs on",
 			"port start all", "set fwd io", "start"}, do: forwardsWithin(1000, 9014, cmp.Or(able.jumbo, 24))})
 	if able.linkAlarm {
-		steps = append(steps, pmdStep{name: "rest", rest: 6, commands: []string{"stop", "port stop all", "port start all", "start"}})
+		steps = append(steps, pmdStep{name: "rest", rest: 6,
+			commands: []string{"stop", "port stop all", "port start all", "start"}})
 	}
 	steps = append(steps, pmdStep{name: "pull", do: cable(0, false)},
 		pmdStep{name: "down", commands: []string{"show port info 0"}, until: "Link status: down", do: cable(0, true)},
@@ -346,10 +358,12 @@ func pmdSteps(able pmdAble) []pmdStep {
 			pmdStep{name: "switch", commands: []string{"set link-down port 0"}},
 			pmdStep{name: "off", commands: []string{"show port info 0"}, until: "Link status: down"},
 			pmdStep{name: "on", commands: []string{"set link-up port 0"}},
-			pmdStep{name: "back", commands: []string{"show port info 0"}, until: "Link status: up", do: forwards(200, 1514)})
+			pmdStep{name: "back", commands: []string{"show port info 0"}, until: "Link status: up",
+				do: forwards(200, 1514)})
 	}
 	if able.cleared {
-		steps = append(steps, pmdStep{name: "clear", commands: []string{"clear port stats all", "clear port xstats all"}, do: inTurn(countsFromHere, forwards(1000, 1514))})
+		steps = append(steps, pmdStep{name: "clear", commands: []string{"clear port stats all",
+			"clear port xstats all"}, do: inTurn(countsFromHere, forwards(1000, 1514))})
 	}
 	return append(steps, pmdStep{name: "xstats", commands: []string{"stop", "show port xstats 0"}, do: xstats(0)},
 		pmdStep{name: "xstats1", commands: []string{"show port xstats 1"}, do: xstats(1)})

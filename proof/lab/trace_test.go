@@ -38,7 +38,8 @@ func (r Result) log(t *testing.T, keys ...string) {
 // resets the device, an event may be due or a message may be retransmitted. A real card's writes are blocked at its bus
 // interface.
 func (f *function) killed(is bool) {
-	if v := f.port.Violations(); is && len(v) > 0 && !slices.ContainsFunc(v, func(s string) bool { return !strings.Contains(s, "DMA while bus mastering is off") }) {
+	if v := f.port.Violations(); is && len(v) > 0 && !slices.ContainsFunc(v,
+		func(s string) bool { return !strings.Contains(s, "DMA while bus mastering is off") }) {
 		f.port.ForgetViolations()
 	}
 }
@@ -105,9 +106,12 @@ func (s *settling) disagree(t *testing.T, key string, d []string) error {
 // object numbers, and queries.
 var apart = map[string]*regexp.Regexp{
 	"ixgbe": regexp.MustCompile(`^(MSI-X|[RT]DBA[LH]|RA[LH]\[|EERD|EEC|I2CCTL|SWSM|SW_FW_SYNC)`),
-	"ena":   regexp.MustCompile(`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
-	"mlx4":  regexp.MustCompile(`^(MSI-X|UAR|HCR|QUERY_|MAP_|UNMAP_|WRITE_MTT)|\.(in_param|out_param|token|pa|va|.*qpn|.*cqn|.*eqn|.*db_record.*|.*mtt.*|pd|uar|usr_page|.*base.*|mem_key)$`),
-	"mlx5":  regexp.MustCompile(`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
+	"ena": regexp.MustCompile(
+		`^(MSI-X|GET_|MMIO_|AQ_DB|AENQ_HEAD_DB|.*_BASE_|SET_FEATURE HOST_ATTR_CONFIG|CREATE_.Q\..q_ba)`),
+	"mlx4": regexp.MustCompile(
+		`^(MSI-X|UAR|HCR|QUERY_|MAP_|UNMAP_|WRITE_MTT)|\.(in_param|out_param|token|pa|va|.*qpn|.*cqn|.*eqn|.*db_record.*|.*mtt.*|pd|uar|usr_page|.*base.*|mem_key)$`),
+	"mlx5": regexp.MustCompile(
+		`^(MSI-X|UAR|QUERY_|command_doorbell|cmdq_phy_addr|SET_L2_TABLE_ENTRY.mac)|\.(uid|dbr_addr|.*_id|.*page.*|uar|.*cqn|.*eqn|.*[rs]qn.*|tirn|tisn|.*pd|mkey.*)$`),
 }
 
 // compare lists the differences between how Linux's driver and ours programmed the same type of device, in the order in

@@ -61,7 +61,8 @@ func vfioVerbs(t *testing.T) {
 			if key == "carried" {
 				// A message is a packet and its acknowledgement; with a slow guest, some may be retransmitted.
 				x, y = roce(f, g)
-				if x.RoCETx < 6*vfioMessages || y.RoCETx < 2*vfioMessages || x.RoCETx+y.RoCETx != x.RoCERx+y.RoCERx || roceLost(x, y, 0) {
+				if x.RoCETx < 6*vfioMessages || y.RoCETx < 2*vfioMessages || x.RoCETx+y.RoCETx != x.RoCERx+y.RoCERx ||
+					roceLost(x, y, 0) {
 					return fmt.Errorf("RoCE: %d and %d packets left, %d and %d arrived, %d and %d no QP took",
 						x.RoCETx, y.RoCETx, x.RoCERx, y.RoCERx, x.RoCEDropped, y.RoCEDropped)
 				}
@@ -72,5 +73,6 @@ func vfioVerbs(t *testing.T) {
 	must.OK(t, err)
 	want := fmt.Sprintf("functions: %d\nloopback: %[1]d\nclosed", 2*vfioMessages)
 	must.Equal(t, strings.Join(r["vfio"], "\n"), want, "the program printed %q")
-	proven(t, "F4", "rdma-core's provider on vfio-pci", "%d messages between functions, %[1]d within one, %d and %d RoCE packets", 2*vfioMessages, x.RoCETx, y.RoCETx)
+	proven(t, "F4", "rdma-core's provider on vfio-pci",
+		"%d messages between functions, %[1]d within one, %d and %d RoCE packets", 2*vfioMessages, x.RoCETx, y.RoCETx)
 }

@@ -44,15 +44,18 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 		}
 	}
 	// The system schedules its two threads; it uses no huge pages, does not look for cards, and leaves no files.
-	args := []string{"--lcores", fmt.Sprintf("(0,1)@(%s)", strings.Join(ours, ",")), "--no-huge", "-m", "256", "--no-shconf", "--no-pci", "--no-telemetry"}
+	args := []string{"--lcores", fmt.Sprintf("(0,1)@(%s)", strings.Join(ours, ",")), "--no-huge", "-m", "256",
+		"--no-shconf", "--no-pci", "--no-telemetry"}
 	for i := range devices {
-		args = append(args, "--vdev", fmt.Sprintf("net_vhost%d,iface=%s,queues=%d,iommu-support=1", i, vhostSocket(dir, i), queues))
+		args = append(args, "--vdev", fmt.Sprintf("net_vhost%d,iface=%s,queues=%d,iommu-support=1", i,
+			vhostSocket(dir, i), queues))
 	}
 	// A frame is lost if testpmd still has to request its buffer's address from the IOMMU, unless it retries: for ten
 	// seconds, because QEMU, which replies, may not run.
 	commands := filepath.Join(dir, "testpmd.txt")
 	must.OK(t, os.WriteFile(commands, []byte("set fwd io retry\nset burst tx delay 20 retry 500000\n"), 0o644))
-	args = append(args, "--", "--cmdline-file="+commands, "--total-num-mbufs=8192", fmt.Sprintf("--rxq=%d", queues), fmt.Sprintf("--txq=%d", queues))
+	args = append(args, "--", "--cmdline-file="+commands, "--total-num-mbufs=8192", fmt.Sprintf("--rxq=%d", queues),
+		fmt.Sprintf("--txq=%d", queues))
 	p := &testpmd{done: make(chan error, 1)}
 	cmd := exec.Command(k.Testpmd, args...)
 	cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+dir)
@@ -103,7 +106,8 @@ func startTestpmd(t *testing.T, k *Kit, dir string, devices, queues int) *testpm
 // stream counts the frames that testpmd read from one queue and wrote to its partner's.
 type stream struct{ port, queue, in, out, lost int }
 
-var seenStream = regexp.MustCompile(`RX Port= *(\d+)/Queue= *(\d+) .*\n *RX-packets: (\d+) +TX-packets: (\d+) +TX-dropped: (\d+)`)
+var seenStream = regexp.MustCompile(
+	`RX Port= *(\d+)/Queue= *(\d+) .*\n *RX-packets: (\d+) +TX-packets: (\d+) +TX-dropped: (\d+)`)
 
 func (p *testpmd) end() (all []stream, err error) {
 	io.WriteString(p.enter, "\n")
@@ -219,7 +223,8 @@ func vhostF4(t *testing.T) {
 		Script: fmt.Sprintf("pings=%d datagrams=%d\n%s", pings, datagrams, vhostScript),
 		Say: func(key, _ string, r Result) error {
 			if which, ok := strings.CutPrefix(key, "ready"); ok {
-				want := fmt.Sprintf(`queues=%s mtu=%s push="%s ring"`, which[1:], map[string]string{"1": "1500", "2": "9000"}[which[1:]],
+				want := fmt.Sprintf(`queues=%s mtu=%s push="%s ring"`, which[1:],
+					map[string]string{"1": "1500", "2": "9000"}[which[1:]],
 					map[string]string{"1": "split", "3": "packed"}[which[:1]])
 				if said := strings.Join(r["info"+which], "\n"); !strings.Contains(said, want) {
 					return fmt.Errorf("it should say %s: %s", want, said)
@@ -247,5 +252,6 @@ func vhostF4(t *testing.T) {
 			t.Logf("testpmd forwarded %d frames from port %d, queue %d", streams[i].out, port, queue)
 		}
 	}
-	proven(t, "F4", "DPDK "+dpdkVersion(k)+" vhost-user", "split and packed rings, 1 and 2 queues, MTU 1500 and 9000, behind an IOMMU: %d replies through testpmd, kill -9 and again", replies)
+	proven(t, "F4", "DPDK "+dpdkVersion(k)+" vhost-user",
+		"split and packed rings, 1 and 2 queues, MTU 1500 and 9000, behind an IOMMU: %d replies through testpmd, kill -9 and again", replies)
 }

@@ -50,8 +50,9 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 			os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
 		}
 		link := &netlink.Tuntap{
-			LinkAttrs: netlink.LinkAttrs{Name: "tap0", MTU: mtu}, Mode: netlink.TUNTAP_MODE_TAP, Queues: queues, NonPersist: true,
-			Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE,
+			LinkAttrs: netlink.LinkAttrs{Name: "tap0", MTU: mtu}, Mode: netlink.TUNTAP_MODE_TAP, Queues: queues,
+			NonPersist: true,
+			Flags:      netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE,
 		}
 		if queues == 1 {
 			link.Flags &^= netlink.TUNTAP_MULTI_QUEUE
@@ -69,7 +70,8 @@ func newTap(t *testing.T, queues, mtu int) *tap {
 			a, _ := netlink.ParseAddr("10.9.0.2/24")
 			err = netlink.AddrAdd(l, a)
 		}
-		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} { // for a minute: a guest on a busy machine may not reply within three seconds
+		// for a minute: a guest on a busy machine may not reply within three seconds
+		for _, name := range []string{"mcast_solicit", "mcast_resolicit"} {
 			os.WriteFile("/proc/sys/net/ipv4/neigh/tap0/"+name, []byte("60"), 0)
 		}
 		if err == nil {
@@ -316,11 +318,13 @@ func TestLabVirtio(t *testing.T) {
 	beside(t, "virtio/F4physical", func(t *testing.T) { virtioF4(t, virtioPhysical, false) })
 }
 
-// onHost builds a program of the lab for this host. It is removed when the test ends, because the folder of a failed test stays.
+// onHost builds a program of the lab for this host. It is removed when the test ends, because the folder of a failed
+// test stays.
 func (s *scene) onHost(name string) string {
 	s.Helper()
 	out := filepath.Join(s.dir, name)
-	if said, err := exec.Command("go", "build", "-o", out, "github.com/rebound-nic/rebound/proof/lab/"+name).CombinedOutput(); err != nil {
+	if said, err := exec.Command("go", "build", "-o", out, "github.com/rebound-nic/rebound/proof/lab/"+
+		name).CombinedOutput(); err != nil {
 		s.Fatalf("%v\n%s", err, said)
 	}
 	s.Cleanup(func() { os.Remove(out) })
@@ -370,7 +374,8 @@ func virtioF4(t *testing.T, nics []virtioNIC, iommu bool) {
 					return fmt.Errorf("it should be refused for %q: %s", n.refused, said)
 				}
 			case "ready":
-				if said := strings.Join(r["info"+strconv.Itoa(i)], "\n"); !strings.Contains(said, "backend=virtual") || !strings.Contains(said, `push="`+n.push+`"`) {
+				if said := strings.Join(r["info"+strconv.Itoa(i)], "\n"); !strings.Contains(said, "backend=virtual") ||
+					!strings.Contains(said, `push="`+n.push+`"`) {
 					return fmt.Errorf("it should be virtual, with a %s: %s", n.push, said)
 				}
 				return p.traffic(flood, 200, 2000, n.mtu)
@@ -382,7 +387,8 @@ func virtioF4(t *testing.T, nics []virtioNIC, iommu bool) {
 					return p.flows()
 				}
 			case "probed":
-				return replayed(t, filepath.Join(s.dir, fmt.Sprintf("probe%d.tar.zst", i)), r["probe"+strconv.Itoa(i)], n)
+				return replayed(t, filepath.Join(s.dir, fmt.Sprintf("probe%d.tar.zst", i)), r["probe"+strconv.Itoa(i)],
+					n)
 			case "stopped":
 				t.Logf("%s", strings.Join(r["summary"+strconv.Itoa(i)], "\n"))
 			}

@@ -45,7 +45,8 @@ const patience = time.Minute
 
 // stream sends n frames into e, at most window of them in flight, and receives the frames that leave at to. check
 // checks each received frame, and returns its number: each number has to come once.
-func (e *wireEnd) stream(to *wireEnd, n, window int, frame func(i int) []byte, check func(f []byte) (int, error)) error {
+func (e *wireEnd) stream(to *wireEnd, n, window int, frame func(i int) []byte,
+	check func(f []byte) (int, error)) error {
 	seen := make([]bool, n)
 	sent, came, last := 0, 0, time.Now()
 	for came < n {
@@ -97,7 +98,8 @@ func numberOf(mac []byte) int {
 // packet builds a frame of layers, with correct lengths and checksums, and of at least 60 bytes.
 func packet(all ...gopacket.SerializableLayer) []byte {
 	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, all...); err != nil {
+	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		all...); err != nil {
 		panic(err)
 	}
 	f := bytes.Clone(b.Bytes())
@@ -123,12 +125,14 @@ func plain(i int, dst net.HardwareAddr, size int) []byte {
 	ip := &layers.IPv4{Version: 4, TTL: 64, Id: uint16(i), Protocol: layers.IPProtocolUDP, SrcIP: farIP, DstIP: nearIP}
 	u := &layers.UDP{SrcPort: layers.UDPPort(20000 + i%20000), DstPort: 9}
 	u.SetNetworkLayerForChecksum(ip)
-	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u, pattern(i, size-42))
+	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}, ip, u,
+		pattern(i, size-42))
 }
 
 func ping(i int, dst net.HardwareAddr, size int) []byte {
 	return packet(&layers.Ethernet{SrcMAC: numbered(i), DstMAC: dst, EthernetType: layers.EthernetTypeIPv4},
-		&layers.IPv4{Version: 4, TTL: 64, Id: uint16(i), Protocol: layers.IPProtocolICMPv4, SrcIP: farIP, DstIP: nearIP},
+		&layers.IPv4{Version: 4, TTL: 64, Id: uint16(i), Protocol: layers.IPProtocolICMPv4, SrcIP: farIP,
+			DstIP: nearIP},
 		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 7, Seq: uint16(i)},
 		pattern(i, size-42))
 }

@@ -142,17 +142,20 @@ func (c *card) xdp(t *testing.T) {
 	s.pair(c, model, model)
 	r, err := s.play(Machine{
 		Limit: 150 * time.Second, Files: s.programs("bench", "flood", "judge", "responder"),
-		Script: fmt.Sprintf("module=%s channels=1 frames=3000 refused=%s jumbo=%s\n%s", c.module, refused, jumbo, xdpScript),
-		Say:    func(key, _ string, r Result) error { return xdpSaid(key, r) },
+		Script: fmt.Sprintf("module=%s channels=1 frames=3000 refused=%s jumbo=%s\n%s", c.module, refused, jumbo,
+			xdpScript),
+		Say: func(key, _ string, r Result) error { return xdpSaid(key, r) },
 	}, "all", "plain", "delivery", "clock", "jumbo", "jumbos", "judged")
 	must.OK(t, err)
 	if c.name == "mlx5" != (len(r["delivery"]) > 0) {
 		t.Errorf("only mlx5_core's card gives receive timestamps here: %q", r["delivery"])
 	}
-	if clock := strings.Join(r["clock"], "\n"); !strings.Contains(clock, "no ptp4l at") || (c.name != "ena") != strings.Contains(clock, "/dev/ptp") {
+	if clock := strings.Join(r["clock"], "\n"); !strings.Contains(clock, "no ptp4l at") ||
+		(c.name != "ena") != strings.Contains(clock, "/dev/ptp") {
 		t.Errorf("the bench says of the guest's clock: %s", clock)
 	}
-	if all := strings.Join(r["all"], "\n"); refused != "" && (!strings.Contains(all, `push=xdp-generic`) || !strings.Contains(all, "ethtool -L")) {
+	if all := strings.Join(r["all"], "\n"); refused != "" &&
+		(!strings.Contains(all, `push=xdp-generic`) || !strings.Contains(all, "ethtool -L")) {
 		t.Errorf("with all channels in use the responder says: %s", all)
 	}
 	proven(t, "F3", "our program in Linux "+c.module, "every kind of frame, and changed ones, as fastpath answers them")
@@ -184,7 +187,8 @@ func xdpSaid(key string, r Result) error {
 		if len(r["delivery"]) > 0 {
 			t2 = "card"
 		}
-		return shows(r["running"], `"attached":true,"running":true`, `"icmpv4":[1-9]\d\d`, `"udpv4":10\d\d\b`, `"t2":"`+t2+`"`)
+		return shows(r["running"], `"attached":true,"running":true`, `"icmpv4":[1-9]\d\d`, `"udpv4":10\d\d\b`,
+			`"t2":"`+t2+`"`)
 	case "unpinned":
 		if slices.ContainsFunc(r["unpinned"], func(l string) bool { return strings.Contains(l, "xdp") }) {
 			return fmt.Errorf("after unpin: %q", r["unpinned"])

@@ -84,5 +84,6 @@ func xdpQEMU(t *testing.T, module, device string, partial bool) {
 		},
 	}, "plain", "summary")
 	must.OK(t, err)
-	proven(t, "F4", "our program in Linux "+module+", on QEMU's device", "every kind of frame, and changed ones, as fastpath answers them")
+	proven(t, "F4", "our program in Linux "+module+", on QEMU's device",
+		"every kind of frame, and changed ones, as fastpath answers them")
 }

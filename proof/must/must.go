@@ -33,7 +33,8 @@ func Get[V any](v V, err error) func(testing.TB) V {
 	}
 }
 
-// Close closes c. The test fails if that returns an error, but goes on: Close is for the end of a test, and for cleanup.
+// Close closes c. The test fails if that returns an error, but goes on: Close is for the end of a test, and for
+// cleanup.
 func Close(t testing.TB, c io.Closer) {
 	t.Helper()
 	if err := c.Close(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// equivalentFile lists mutations that no test can notice, one a line: file and change, " because ", and the reason. Lines
-// that begin with # are comments.
+// equivalentFile lists mutations that no test can notice, one a line: file and change, " because ", and the reason.
+// Lines that begin with # are comments.
 //
 //go:embed equivalent.txt
 var equivalentFile string

@@ -6,8 +6,8 @@
 // same source gives the same mutations.
 //
 // The tests of make check run first. Root then runs all of the package's tests, because a broken program must not be
-// root on the machine itself, inside of bubblewrap: see sandbox.go. A survivor that is listed in equivalent.txt, with the
-// reason why no test can notice it, counts as equivalent.
+// root on the machine itself, inside of bubblewrap: see sandbox.go. A survivor that is listed in equivalent.txt, with
+// the reason why no test can notice it, counts as equivalent.
 package main
 
 import (
@@ -31,10 +31,12 @@ func main() {
 	n := flag.Int("n", 200, "`number` of mutations")
 	seed := flag.Uint64("seed", 1, "`seed` of their choice")
 	skip := flag.Int("skip", 0, "`number` of candidates to leave out, to go on where an earlier run stopped")
-	limit := flag.Duration("limit", 3*time.Minute, "`time` for the tests of a package, after which they count as failed")
+	limit := flag.Duration("limit", 3*time.Minute,
+		"`time` for the tests of a package, after which they count as failed")
 	spend := flag.Duration("for", 24*time.Hour, "`time` after which no further mutation is tried")
 	only := flag.String("packages", "./...", "`patterns` of packages, separated by spaces")
-	least := flag.Float64("least", 0, "exit with 1 if less than this `share` of the mutations that are not equivalent is killed, such as 0.85")
+	least := flag.Float64("least", 0,
+		"exit with 1 if less than this `share` of the mutations that are not equivalent is killed, such as 0.85")
 	flag.Parse()
 	share, err := run(*n, *skip, *seed, *limit, *spend, strings.Fields(*only))
 	if err == nil && share < *least {
@@ -115,12 +117,14 @@ func (t tally) share() float64 {
 }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d killed, %d survived, %d equivalent: %.1f %% killed", t[killed], t[survived], t[equivalent], 100*t.share())
+	return fmt.Sprintf("%d killed, %d survived, %d equivalent: %.1f %% killed", t[killed], t[survived], t[equivalent],
+		100*t.share())
 }
 
 // sources maps the files of packages that have tests to their packages.
 func sources(patterns []string) (map[string]string, error) {
-	out, err := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,GoFiles,TestGoFiles,XTestGoFiles"}, patterns...)...).Output()
+	out, err := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,GoFiles,TestGoFiles,XTestGoFiles"},
+		patterns...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list %s: %w", strings.Join(patterns, " "), err)
 	}
@@ -158,7 +162,8 @@ type way struct {
 	in    *sandbox // nil: on this machine
 }
 
-// passing returns the ways in which the tests of a package pass without a mutation: where they fail anyway, they notice nothing.
+// passing returns the ways in which the tests of a package pass without a mutation: where they fail anyway, they notice
+// nothing.
 func passing(dir, pkg string, ways []way, limit time.Duration) (good []way, err error) {
 	overlay := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(overlay, []byte("{}"), 0o644); err != nil {
@@ -186,7 +191,8 @@ func try(dir string, m mutation, ways []way, limit time.Duration) (r result, err
 	}
 	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
 	b, err := json.Marshal(map[string]map[string]string{"Replace": {m.file: changed}})
-	if err := errors.Join(err, os.WriteFile(changed, m.apply(source), 0o644), os.WriteFile(overlay, b, 0o644)); err != nil {
+	if err := errors.Join(err, os.WriteFile(changed, m.apply(source), 0o644),
+		os.WriteFile(overlay, b, 0o644)); err != nil {
 		return "", err
 	}
 	r = survived
@@ -228,7 +234,8 @@ func (w way) test(pkg, overlay string, limit time.Duration) (result, error) {
 	switch {
 	case err == nil:
 		return survived, nil
-	case bytes.Contains(said.Bytes(), []byte("[build failed]\n")), bytes.Contains(said.Bytes(), []byte("[setup failed]\n")):
+	case bytes.Contains(said.Bytes(), []byte("[build failed]\n")),
+		bytes.Contains(said.Bytes(), []byte("[setup failed]\n")):
 		return invalid, nil
 	case ctx.Err() != nil, bytes.Contains(said.Bytes(), []byte("FAIL")), bytes.Contains(said.Bytes(), []byte("panic")):
 		return killed, nil

@@ -64,7 +64,8 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
 			if with, ok := operators[n.Op]; ok {
-				add(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), with.String(), fmt.Sprintf("%s: %s becomes %s", text(n), n.Op, with))
+				add(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), with.String(),
+					fmt.Sprintf("%s: %s becomes %s", text(n), n.Op, with))
 			}
 		case *ast.IncDecStmt:
 			with := map[token.Token]string{token.INC: "--", token.DEC: "++"}[n.Tok]
@@ -79,7 +80,8 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 				add(n.Pos(), n.End(), with, n.Name+" becomes "+with)
 			}
 		case *ast.IfStmt:
-			add(n.Cond.Pos(), n.Cond.End(), "!("+string(source[at(n.Cond.Pos()):at(n.Cond.End())])+")", "if "+text(n.Cond)+" is negated")
+			add(n.Cond.Pos(), n.Cond.End(), "!("+string(source[at(n.Cond.Pos()):at(n.Cond.End())])+")",
+				"if "+text(n.Cond)+" is negated")
 		case *ast.ExprStmt:
 			add(n.Pos(), n.End(), "{}", text(n)+" is removed")
 		case *ast.AssignStmt:

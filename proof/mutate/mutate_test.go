@@ -68,7 +68,9 @@ func TestTry(t *testing.T) {
 			t.Errorf("%v: %s, %v; want %s", m, got, err, want)
 		}
 	}
-	must.OK(t, os.WriteFile(filepath.Join(dir, "fails_test.go"), []byte("package m\nimport \"testing\"\nfunc TestFails(t *testing.T) { if !testing.Short() { t.Fail() } }\n"), 0o644))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "fails_test.go"),
+		[]byte("package m\nimport \"testing\"\nfunc TestFails(t *testing.T) { if !testing.Short() { t.Fail() } }\n"),
+		0o644))
 	good := must.Get(passing(t.TempDir(), "example.com/m", []way{{short: true}, {}}, 5*time.Second))(t)
 	check.Same(t, good, []way{{short: true}}, "ways in which the tests pass: %v")
 	if b, err := os.ReadFile(filepath.Join(dir, "m.go")); err != nil || string(b) != limited {
@@ -76,8 +78,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// A program in the sandbox is root, and reaches neither this machine's network, processes and files nor its build cache. What it does to
-// the tree is gone afterwards.
+// A program in the sandbox is root, and reaches neither this machine's network, processes and files nor its build
+// cache. What it does to the tree is gone afterwards.
 func TestSandbox(t *testing.T) {
 	needs.Root(t, "namespaces")
 	needs.Programs(t, "bwrap")
@@ -92,13 +94,16 @@ func TestSandbox(t *testing.T) {
 	}
 	check.Equal(t, run("id -u"), "0", "user %s")
 	check.Equal(t, run("ls /sys/class/net >/dev/null; ip -o link | wc -l"), "1", "%s interfaces")
-	check.Equal(t, run("ip link add veth7 type veth peer name veth8; echo $?"), "0", "adding an interface exits with %s")
-	check.Equal(t, run(fmt.Sprintf("kill -0 %d 2>/dev/null; echo $?", os.Getpid())), "1", "a signal to this process exits with %s")
+	check.Equal(t, run("ip link add veth7 type veth peer name veth8; echo $?"), "0",
+		"adding an interface exits with %s")
+	check.Equal(t, run(fmt.Sprintf("kill -0 %d 2>/dev/null; echo $?", os.Getpid())), "1",
+		"a signal to this process exits with %s")
 	check.Equal(t, run("touch /etc/of-a-mutant 2>/dev/null; echo $?"), "1", "writing to /etc exits with %s")
 	check.Equal(t, run("ls /dev/mem /dev/sda /dev/vda 2>/dev/null | wc -l"), "0", "%s devices")
 	check.Equal(t, run("echo broken >kept; cat kept"), "broken", "the sandbox reads back %q")
 	check.Equal(t, string(must.Get(os.ReadFile("kept"))(t)), "as it was\n", "the tree has %q")
-	check.Equal(t, run("echo x >"+box.cache+"/of-a-mutant; ls "+box.cache+"/of-a-mutant >/dev/null; echo $?"), "0", "the cache can be written: %s")
+	check.Equal(t, run("echo x >"+box.cache+"/of-a-mutant; ls "+box.cache+"/of-a-mutant >/dev/null; echo $?"), "0",
+		"the cache can be written: %s")
 	if _, err := os.Stat(box.cache + "/of-a-mutant"); err == nil {
 		t.Error("the cache of this machine was written")
 	}

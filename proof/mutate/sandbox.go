@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// sandbox runs commands as root in namespaces of their own: no network but a loopback, none of this machine's processes,
-// none of its devices but those of bubblewrap's /dev and /dev/net/tun, and all files read-only. The build cache and the
-// working tree can be written, into memory that goes with the command. Of root's capabilities those are left that network
-// interfaces, BPF and mounts take. Against a program that means harm that would not be enough.
+// sandbox runs commands as root in namespaces of their own: no network but a loopback, none of this machine's
+// processes, none of its devices but those of bubblewrap's /dev and /dev/net/tun, and all files read-only. The build
+// cache and the working tree can be written, into memory that goes with the command. Of root's capabilities those are
+// left that network interfaces, BPF and mounts take. Against a program that means harm that would not be enough.
 type sandbox struct{ dir, cache, tree string }
 
 // Limits: of all files that a command writes, and of the memory of each of its processes.
@@ -55,9 +55,12 @@ func (s *sandbox) wrap(command []string) []string {
 	}
 	at := s.dir + "/layers"
 	args := []string{"unshare", "--mount", "--propagation", "private", "sh", "-ec", layers, "sh", at, s.cache, s.tree,
-		"prlimit", fmt.Sprintf("--data=%d", mostMemory), "bwrap", "--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup",
-		"--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--dev-bind-try", "/dev/net/tun", "/dev/net/tun", "--proc", "/proc",
-		"--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", s.dir, s.dir, "--bind", at + "/1", s.cache, "--bind", at + "/2", s.tree, "--chdir", s.tree, "--cap-drop", "all"}
+		"prlimit", fmt.Sprintf("--data=%d", mostMemory), "bwrap", "--unshare-net", "--unshare-pid", "--unshare-ipc",
+		"--unshare-uts", "--unshare-cgroup",
+		"--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--dev-bind-try", "/dev/net/tun",
+		"/dev/net/tun", "--proc", "/proc",
+		"--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", s.dir, s.dir, "--bind", at + "/1", s.cache, "--bind",
+		at + "/2", s.tree, "--chdir", s.tree, "--cap-drop", "all"}
 	for _, c := range capabilities {
 		args = append(args, "--cap-add", c)
 	}

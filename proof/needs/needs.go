@@ -40,13 +40,15 @@ func Programs(t testing.TB, names ...string) {
 	}
 }
 
-// Tree makes every file of the module an input of the test: go test reuses a result (make check) only if nothing that the
-// test process itself opened has changed. A test needs it if its child processes read the sources, such as go list.
+// Tree makes every file of the module an input of the test: go test reuses a result (make check) only if nothing that
+// the test process itself opened has changed. A test needs it if its child processes read the sources, such as go list.
 func Tree(t testing.TB) {
 	t.Helper()
 	top := root()
-	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error { // the list of a folder has its files' times
-		if d != nil && d.IsDir() && path != top && (strings.HasPrefix(d.Name(), ".") || path == filepath.Join(top, "out") || path == filepath.Join(top, "bin")) {
+	// the list of a folder has its files' times
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && path != top && (strings.HasPrefix(d.Name(), ".") ||
+			path == filepath.Join(top, "out") || path == filepath.Join(top, "bin")) {
 			return fs.SkipDir
 		}
 		if errors.Is(err, fs.ErrNotExist) { // a file of a test that runs beside this one

@@ -28,11 +28,13 @@ func BPFObject(t *testing.T, source, object, version string) {
 	if err != nil || !bytes.Contains(said, []byte("clang version "+version)) {
 		t.Skipf("%s was made by clang %s, this is %s", object, version, strings.SplitN(string(said), "\n", 2)[0])
 	}
-	if _, err := os.ReadDir(filepath.Dir(source)); err != nil { // makes clang's input the test's (go help test, on caching)
+	// makes clang's input the test's (go help test, on caching)
+	if _, err := os.ReadDir(filepath.Dir(source)); err != nil {
 		t.Fatal(err)
 	}
 	fresh := filepath.Join(t.TempDir(), "o")
-	out, err := exec.Command(clang, "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-target", "bpfel", "-c", source, "-o", fresh).CombinedOutput()
+	out, err := exec.Command(clang, "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-target", "bpfel", "-c", source, "-o",
+		fresh).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

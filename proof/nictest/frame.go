@@ -188,5 +188,6 @@ func (x *rig) protos() proto {
 	return protos
 }
 
-// outgoing returns the next frame of size bytes from us to the peer. A frame to our own address may never leave the device.
+// outgoing returns the next frame of size bytes from us to the peer. A frame to our own address may never leave the
+// device.
 func (x *rig) outgoing(size int) []byte { return reply(x.requests(1, size)[0]) }

@@ -58,8 +58,8 @@ type Harness struct {
 	// VFIOUser puts vfio-user between driver and model, with both ends in this process.
 	VFIOUser bool
 
-	// Beside, if set, starts a simulated kernel whose driver has the port, with this address and MTU of its interface. Open then gets the
-	// kernel's Function, and no address.
+	// Beside, if set, starts a simulated kernel whose driver has the port, with this address and MTU of its interface.
+	// Open then gets the kernel's Function, and no address.
 	Beside func(t testing.TB, m sim.Model, p *sim.Port, mac [6]byte, mtu int) Kernel
 	// IPv4 means that the device's rules select no IPv6, so that it stays with the kernel.
 	IPv4 bool
@@ -70,7 +70,8 @@ type Harness struct {
 	virtual bool // the check runs in a bubble of testing/synctest
 }
 
-// Kernel is a simulated kernel that shares its device with a driver beside its own. All methods are called while the device runs.
+// Kernel is a simulated kernel that shares its device with a driver beside its own. All methods are called while the
+// device runs.
 type Kernel interface {
 	Function() pci.Function // for one Open
 	Host() nic.Device       // the kernel's driver
@@ -448,8 +449,10 @@ func Cost(t testing.TB, h Harness, size, n, batch int) sim.Counts {
 // answers, for a driver's own tests and benchmarks.
 func NewResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, ChecksumBytes: fastpath.DefaultChecksumBytes,
-		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30, // a test that calls Poll directly does not update the time
+	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort},
+		ChecksumBytes: fastpath.DefaultChecksumBytes,
+		// a test that calls Poll directly does not update the time
+		Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30,
 		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}})
 	if err != nil {
 		t.Fatal(err)

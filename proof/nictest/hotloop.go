@@ -63,10 +63,14 @@ func inspect(pkg, fn string, allowed []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	allowed = append([]string{"fastpath.(*Responder).Reply", "fastpath.(*Responder).Slow", "fastpath.(*Responder).depart",
+	allowed = append([]string{"fastpath.(*Responder).Reply", "fastpath.(*Responder).Slow",
+		"fastpath.(*Responder).depart",
 		"runtime.morestack", "runtime.morestack_noctxt"}, allowed...)
 	for _, c := range made {
-		if !slices.ContainsFunc(allowed, func(a string) bool { return c.name == a || strings.HasSuffix(c.name, "/"+a) }) {
+		if !slices.ContainsFunc(allowed, func(a string) bool {
+			return c.name == a ||
+				strings.HasSuffix(c.name, "/"+a)
+		}) {
 			problems = append(problems, fmt.Sprintf("%s:%d: the machine code calls %s", c.file, c.line, c.name))
 		}
 	}

@@ -23,7 +23,8 @@ type Kind struct {
 }
 
 func (k Kind) String() string {
-	return fmt.Sprintf("%s/tag=%s/size=%d/batch=%d", k.Name, map[bool]string{false: "no", true: "yes"}[k.Tagged], k.Size, k.Batch)
+	return fmt.Sprintf("%s/tag=%s/size=%d/batch=%d", k.Name, map[bool]string{false: "no", true: "yes"}[k.Tagged],
+		k.Size, k.Batch)
 }
 
 // kindSizes are the frame sizes that every kind is measured with, including the shortest that can contain a complete
@@ -85,7 +86,8 @@ func (k Kind) vary(frame []byte) func() {
 // BenchmarkKinds measures a Poll with every kind of request, using Cycles. queue creates a queue in memory for requests
 // like frame, and returns a function that delivers n of them, and the queue's Poll. The requests of a pass differ from
 // those of the pass before, as a bench's do: otherwise the guard against loops would see one.
-func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int),
+	poll func(*fastpath.Responder) int)) {
 	for _, k := range Kinds() {
 		b.Run(k.String(), func(b *testing.B) {
 			c := KindsConfig()
@@ -107,10 +109,12 @@ func BenchmarkKinds(b *testing.B, queue func(t testing.TB, frame []byte) (arrive
 
 // BenchmarkQueues measures a pass with one ping over 1, 2, 4 and 8 queues, one after the other, each with a separate
 // responder: the additional cost of more queues is cache misses. queue is as for BenchmarkKinds.
-func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arrive func(n int),
+	poll func(*fastpath.Responder) int)) {
 	for _, n := range []int{1, 2, 4, 8} {
 		b.Run(fmt.Sprintf("queues=%d", n), func(b *testing.B) {
-			arrives, polls, rs := make([]func(int), n), make([]func(*fastpath.Responder) int, n), make([]*fastpath.Responder, n)
+			arrives, polls, rs := make([]func(int), n), make([]func(*fastpath.Responder) int, n),
+				make([]*fastpath.Responder, n)
 			for i := range n {
 				rs[i] = newKindsResponder(b)
 				arrives[i], polls[i] = queue(b, EchoRequest(64))
@@ -127,7 +131,8 @@ func BenchmarkQueues(b *testing.B, queue func(t testing.TB, frame []byte) (arriv
 	}
 }
 
-// NoAllocations fails the test if a pass that answers three frames allocates. arrive and poll are as for BenchmarkKinds.
+// NoAllocations fails the test if a pass that answers three frames allocates. arrive and poll are as for
+// BenchmarkKinds.
 func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll func(*fastpath.Responder) int) {
 	t.Helper()
 	if n := testing.AllocsPerRun(1000, func() {
@@ -140,9 +145,11 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 	}
 }
 
-// EmptyPing fails the test if a Poll does not answer an echo request whose identifier, sequence number and payload are zero, by Slow: the reply's
-// checksum is then zero, and Reply does not determine which zero. queue is as for BenchmarkKinds.
-func EmptyPing(t *testing.T, queue func(t testing.TB, frame []byte) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+// EmptyPing fails the test if a Poll does not answer an echo request whose identifier, sequence number and payload are
+// zero, by Slow: the reply's checksum is then zero, and Reply does not determine which zero. queue is as for
+// BenchmarkKinds.
+func EmptyPing(t *testing.T, queue func(t testing.TB, frame []byte) (arrive func(n int),
+	poll func(*fastpath.Responder) int)) {
 	f := EchoRequest(64)
 	clear(f[38:])
 	finish(f)
@@ -166,7 +173,8 @@ const (
 // DeviceChecksums fails the test if a Poll does not use its device's checksum verdict exactly when permitted: for a
 // long datagram whose checksum the device found right. queue creates a queue in memory as for BenchmarkKinds, whose
 // device reports word for each frame.
-func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word Word) (arrive func(n int), poll func(*fastpath.Responder) int)) {
+func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word Word) (arrive func(n int),
+	poll func(*fastpath.Responder) int)) {
 	for _, k := range Kinds() {
 		if k.Batch != 1 || k.Size > 1500 {
 			continue
@@ -177,7 +185,8 @@ func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word W
 				if broken {
 					f[len(f)-1] ^= 0x10
 				}
-				want := !broken || word == wordRight && len(f) >= fastpath.LongFrame && k.Name != "ping" && k.Name != "ping6"
+				want := !broken || word == wordRight && len(f) >= fastpath.LongFrame && k.Name != "ping" &&
+					k.Name != "ping6"
 				r := newKindsResponder(t)
 				arrive, poll := queue(t, f, word)
 				arrive(1)
@@ -194,9 +203,11 @@ func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word W
 
 // KindsConfig answers all Kinds.
 func KindsConfig() fastpath.Config {
-	c := fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, STAMPPorts: []uint16{stampPort}, Clock: new(atomic.Pointer[fastpath.Clock]),
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30,
-		Addresses: []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}}
+	c := fastpath.Config{MAC: ourMAC, UDPPorts: []uint16{echoPort}, STAMPPorts: []uint16{stampPort},
+		Clock:         new(atomic.Pointer[fastpath.Clock]),
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30,
+		TicksPerSecond: 1 << 30,
+		Addresses:      []netip.Prefix{netip.PrefixFrom(our4, 24), netip.PrefixFrom(our6, 64)}}
 	c.Loop = 1 << 31 // the requests are equal
 	c.Clock.Store(&fastpath.Clock{NTP: 1 << 60, Rate: 1 << 31, ErrorEstimate: 0x8587})
 	return c

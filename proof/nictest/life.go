@@ -106,11 +106,12 @@ func (h holdings) exceeds(o holdings) bool {
 func held(x *rig) holdings {
 	fds := must.Get(os.ReadDir("/proc/self/fd"))(x)
 	maps := must.Get(os.ReadFile("/proc/self/maps"))(x)
-	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps), "/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
+	return holdings{runtime.NumGoroutine(), len(fds), strings.Count(string(maps),
+		"/memfd:") + strings.Count(string(maps), "/anon_hugepage")}
 }
 
-// holdsNoMore fails if the process holds more than before, after a moment that a stopping goroutine may need, or the other side of vfio-user.
-// left are holdings of the device that must end too.
+// holdsNoMore fails if the process holds more than before, after a moment that a stopping goroutine may need, or the
+// other side of vfio-user. left are holdings of the device that must end too.
 func (x *rig) holdsNoMore(before holdings, left ...func() bool) {
 	x.Helper()
 	var now holdings
@@ -129,7 +130,10 @@ func (x *rig) holdsNoMore(before holdings, left ...func() bool) {
 // released fails if the driver still holds anything of the device, or more of the process's resources than before.
 func (x *rig) released(before holdings) {
 	x.Helper()
-	x.holdsNoMore(before, func() bool { return x.port.Mappings() > x.mappings || x.port.BusMaster() && x.kernel == nil })
+	x.holdsNoMore(before, func() bool {
+		return x.port.Mappings() > x.mappings || x.port.BusMaster() &&
+			x.kernel == nil
+	})
 	if n := x.port.Mappings() - x.mappings; n > 0 {
 		x.Errorf("%d DMA mappings are left", n)
 	}
@@ -145,8 +149,8 @@ func (x *rig) released(before holdings) {
 	}
 }
 
-// opened opens and closes the driver, and returns what the process holds then: the first Open may allocate things that the process keeps, such
-// as a cached file or a thread of the runtime.
+// opened opens and closes the driver, and returns what the process holds then: the first Open may allocate things that
+// the process keeps, such as a cached file or a thread of the runtime.
 func (x *rig) opened(queues int) holdings {
 	x.open(queues)
 	x.close()
@@ -246,7 +250,8 @@ func checkRemoved(x *rig) {
 		x.busy(what+" of a device that is gone", func() {
 			err := call()
 			if x.h.Beside != nil { // the driver's watchdog learns of it from the kernel
-				for end := time.Now().Add(linger); !errors.Is(err, nic.ErrGone) && time.Now().Before(end); err = call() {
+				for end := time.Now().Add(linger); !errors.Is(err, nic.ErrGone) &&
+					time.Now().Before(end); err = call() {
 					time.Sleep(kit.Every)
 				}
 			}
@@ -345,13 +350,14 @@ func checkLostWrite(x *rig) {
 	all := writes
 	for i := range 6 {
 		at := i * all / 6
-		x.opening(before, func() { x.model.LoseWrite = func(int, uint64, []byte) bool { at--; return at == -1 } }, x.port.ForgetViolations, func(err error) {
-			if err == nil { // a ring whose base address was lost is at the wrong address, which the IOMMU catches
-				x.send(x.requests(x.h.Ring/4, 100)...)
-				x.port.Settle(1000)
-				x.busy("Close after a lost write", func() { x.dev.Close() })
-			}
-		})
+		x.opening(before, func() { x.model.LoseWrite = func(int, uint64, []byte) bool { at--; return at == -1 } },
+			x.port.ForgetViolations, func(err error) {
+				if err == nil { // a ring whose base address was lost is at the wrong address, which the IOMMU catches
+					x.send(x.requests(x.h.Ring/4, 100)...)
+					x.port.Settle(1000)
+					x.busy("Close after a lost write", func() { x.dev.Close() })
+				}
+			})
 		x.received()
 	}
 	x.model.LoseWrite = nil

@@ -70,7 +70,9 @@ func shared(queues []any, registers []string) (problems []string) {
 	for _, e := range all {
 		for line := e.from / cacheLine; line <= (e.from+e.size-1)/cacheLine; line++ {
 			if o, ok := last[line]; ok && o.queue != e.queue {
-				problems = append(problems, fmt.Sprintf("%s of queue %d and %s of queue %d are in the cache line at %#x", o.name, o.queue, e.name, e.queue, line*cacheLine))
+				problems = append(problems,
+					fmt.Sprintf("%s of queue %d and %s of queue %d are in the cache line at %#x", o.name, o.queue,
+						e.name, e.queue, line*cacheLine))
 			}
 			last[line] = e
 		}
@@ -79,7 +81,8 @@ func shared(queues []any, registers []string) (problems []string) {
 		// Heap objects have the size of their size class: if that is not a multiple of a cache line, neighbouring
 		// objects share one.
 		if size := reflect.TypeOf(q).Elem().Size(); size%cacheLine != 0 {
-			problems = append(problems, fmt.Sprintf("queue %d has %d bytes, which is no multiple of %d", i, size, cacheLine))
+			problems = append(problems, fmt.Sprintf("queue %d has %d bytes, which is no multiple of %d", i, size,
+				cacheLine))
 			break
 		}
 	}

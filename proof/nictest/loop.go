@@ -44,7 +44,8 @@ func checkLoop(x *rig) {
 		}
 	}
 	a, b := x.resp[0].Stats(), y.resp[0].Stats()
-	if n := a[fastpath.AnsweredUDPv4] + b[fastpath.AnsweredUDPv4]; frames != 63 || n != 63 || a.Refused()+b.Refused() != 1 ||
+	if n := a[fastpath.AnsweredUDPv4] + b[fastpath.AnsweredUDPv4]; frames != 63 || n != 63 ||
+		a.Refused()+b.Refused() != 1 ||
 		a[fastpath.RefusedHopLimit]+b[fastpath.RefusedHopLimit] != 1 {
 		x.Errorf("a datagram with TTL 64 has bounced %d times, counted %d: %v, %v", frames, n, a, b)
 	}
@@ -53,7 +54,8 @@ func checkLoop(x *rig) {
 // bouncer returns a Responder that answers datagrams to one address and port.
 func (x *rig) bouncer(a netip.Addr, port uint16) *fastpath.Responder {
 	x.Helper()
-	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)}, UDPPorts: []uint16{port}})
+	r, err := fastpath.New(fastpath.Config{MAC: ourMAC, Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)},
+		UDPPorts: []uint16{port}})
 	if err != nil {
 		x.Fatal(err)
 	}

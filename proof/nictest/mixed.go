@@ -198,9 +198,18 @@ var kinds = slices.Concat(
 	v46("ping of another address", 2, kernels, icmp4, edited(elsewhere)),
 	v46("datagram to a group", 2, kernels, udp4, group),
 	v46("ping to a group", 2, kernels, icmp4, group),
-	v46("another protocol", 1, kernels, udp4, func(m *mixer, p proto) []byte { return m.other(p, []byte{2, 47, 50, 132}[m.rng.IntN(4)], nil) }),
-	v46("another station's datagram", 1, nobodys, udp4, func(m *mixer, p proto) []byte { return m.to(p, func(f, _ []byte) { f[5] = 99 }) }),
-	v46("another station's ping", 1, nobodys, icmp4, func(m *mixer, p proto) []byte { return m.to(p, func(f, _ []byte) { f[5] = 99 }) }),
+	v46("another protocol", 1, kernels, udp4, func(m *mixer,
+		p proto) []byte {
+		return m.other(p, []byte{2, 47, 50, 132}[m.rng.IntN(4)], nil)
+	}),
+	v46("another station's datagram", 1, nobodys, udp4, func(m *mixer,
+		p proto) []byte {
+		return m.to(p, func(f, _ []byte) { f[5] = 99 })
+	}),
+	v46("another station's ping", 1, nobodys, icmp4, func(m *mixer,
+		p proto) []byte {
+		return m.to(p, func(f, _ []byte) { f[5] = 99 })
+	}),
 	[]mixed{
 		{"echo reply, IPv4", 4, kernels, false, func(m *mixer) []byte { return kind(0)(m, icmp4) }},
 		{"echo reply, IPv6", 4, kernels, true, func(m *mixer) []byte { return kind(129)(m, icmp6) }},
@@ -230,9 +239,9 @@ type Mix struct {
 	CountsAll bool     // the kernel's driver counts frames for other stations, too
 }
 
-// MixedTraffic sends a mixture of frames to a driver beside the kernel's, 20000 or $REBOUND_MIXED_FRAMES, in bursts that fit into the rings. Those that
-// the driver's rules select are answered once, all others reach the kernel's driver once and unchanged, no frame is lost, and the counters of both
-// drivers add up.
+// MixedTraffic sends a mixture of frames to a driver beside the kernel's, 20000 or $REBOUND_MIXED_FRAMES, in bursts
+// that fit into the rings. Those that the driver's rules select are answered once, all others reach the kernel's driver
+// once and unchanged, no frame is lost, and the counters of both drivers add up.
 func MixedTraffic(t *testing.T, h Harness, mix Mix) {
 	h.virtual = true
 	synctest.Test(t, func(t *testing.T) { newRig(t, h).mixedTraffic(mixedFrames(t), mix) })
@@ -310,11 +319,13 @@ func (x *rig) mixedTraffic(n int, mix Mix) {
 		for i, want := range toKernel {
 			got, _, err := host.Recv(buf)
 			if must.OK(x, err); !bytes.Equal(buf[:max(got, 0)], want) {
-				x.Fatalf("before frame %d, of %d for the kernel's driver it has received\n%x\nwant %d:\n%x", m.number, len(toKernel), buf[:max(got, 0)], i, want)
+				x.Fatalf("before frame %d, of %d for the kernel's driver it has received\n%x\nwant %d:\n%x", m.number,
+					len(toKernel), buf[:max(got, 0)], i, want)
 			}
 		}
 		if got, _, err := host.Recv(buf); got != 0 || err != nil {
-			x.Fatalf("before frame %d, the kernel's driver has received one too many: %x, %v", m.number, buf[:max(got, 0)], err)
+			x.Fatalf("before frame %d, the kernel's driver has received one too many: %x, %v", m.number,
+				buf[:max(got, 0)], err)
 		}
 		for _, f := range x.received() {
 			bytesOut += len(f)
@@ -331,7 +342,8 @@ func (x *rig) mixedTraffic(n int, mix Mix) {
 	s, k := x.stats(), x.hostStats()
 	answered, kernel := uint64(by[responders]), uint64(by[kernels])
 	received := answered + uint64(by[refuseds])
-	x.Logf("%d frames: %d answered, %d refused, %d for the kernel, %d for nobody; the kernel sent %d. By kind: %v", n, answered, by[refuseds], kernel, by[nobodys], sends, count)
+	x.Logf("%d frames: %d answered, %d refused, %d for the kernel, %d for nobody; the kernel sent %d. By kind: %v", n,
+		answered, by[refuseds], kernel, by[nobodys], sends, count)
 	if s.RxFrames != received || s.TxFrames != answered || s.RxDropped|s.RxErrors|s.TxDropped|s.TxErrors|s.Resets != 0 {
 		x.Errorf("%d received and %d answered, counted %+v", received, answered, s)
 	}
@@ -339,15 +351,18 @@ func (x *rig) mixedTraffic(n int, mix Mix) {
 	if mix.CountsAll {
 		arrived += uint64(by[nobodys])
 	}
-	if k.RxFrames-before.RxFrames != arrived || k.TxFrames-before.TxFrames != answered+uint64(sends) || k.RxDropped|k.RxErrors|k.TxDropped|k.TxErrors|k.Resets != 0 ||
+	if k.RxFrames-before.RxFrames != arrived || k.TxFrames-before.TxFrames != answered+uint64(sends) ||
+		k.RxDropped|k.RxErrors|k.TxDropped|k.TxErrors|k.Resets != 0 ||
 		k.RxBytes-before.RxBytes != uint64(bytesIn) || k.TxBytes-before.TxBytes != uint64(bytesOut) {
 		x.Errorf("the port: %d frames of %d bytes received and %d of %d bytes sent, the kernel's driver counted %+v after %+v", arrived, bytesIn,
 			answered+uint64(sends), bytesOut, k, before)
 	}
 	got := r.Stats()
-	for name, v := range map[string]int{"ping, IPv4": int(got[fastpath.AnsweredICMPv4]), "ping, IPv6": int(got[fastpath.AnsweredICMPv6]),
+	for name, v := range map[string]int{"ping, IPv4": int(got[fastpath.AnsweredICMPv4]),
+		"ping, IPv6":     int(got[fastpath.AnsweredICMPv6]),
 		"datagram, IPv4": int(got[fastpath.AnsweredUDPv4]), "datagram, IPv6": int(got[fastpath.AnsweredUDPv6]),
-		"test packet, IPv4": int(got[fastpath.AnsweredSTAMPv4]), "test packet, IPv6": int(got[fastpath.AnsweredSTAMPv6])} {
+		"test packet, IPv4": int(got[fastpath.AnsweredSTAMPv4]),
+		"test packet, IPv6": int(got[fastpath.AnsweredSTAMPv6])} {
 		kernel := slices.Contains(mix.Stays, name) || x.h.IPv4 && name[len(name)-1] == '6'
 		if want := count[name]; !kernel && v != want || kernel && v != 0 {
 			x.Errorf("%s: counted %d, sent %d (for the kernel: %v)", name, v, want, kernel)
@@ -376,7 +391,8 @@ func reflection(req []byte) []byte {
 	return f
 }
 
-// timeless returns a frame that the device has sent in passes that began at a tick, for reflections without timestamps and checksum, which have to be right.
+// timeless returns a frame that the device has sent in passes that began at a tick, for reflections without timestamps
+// and checksum, which have to be right.
 func (x *rig) timeless(f []byte, began uint64) string {
 	x.Helper()
 	b := bytes.Clone(f)
@@ -392,7 +408,8 @@ func (x *rig) timeless(f []byte, began uint64) string {
 	}
 	p := b[l4+8:]
 	t3, t2 := binary.BigEndian.Uint64(p[4:]), binary.BigEndian.Uint64(p[16:])
-	if ntp := func(tick uint64) uint64 { return 1<<60 + tick>>1 }; t2 != ntp(began) || t3 < t2 || t3 > ntp(polling.TSC()) { // newKindsResponder's clock
+	if ntp := func(tick uint64) uint64 { return 1<<60 + tick>>1 }; t2 != ntp(began) || t3 < t2 ||
+		t3 > ntp(polling.TSC()) { // newKindsResponder's clock
 		x.Fatalf("T2 %d, T3 %d, began at %d:\n%x", t2, t3, ntp(began), f)
 	}
 	whole := bytes.Clone(b)

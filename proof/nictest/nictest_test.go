@@ -120,7 +120,8 @@ func find(t *testing.T, name string) func(*rig) {
 
 func TestCost(t *testing.T) {
 	got := Cost(t, toyHarness(none), 98, 100, 1)
-	want := sim.Counts{MMIOWrite: 200, DMARead: 300, DMAWrite: 300} // two doorbells, two descriptors and the payload, back
+	// two doorbells, two descriptors and the payload, back
+	want := sim.Counts{MMIOWrite: 200, DMARead: 300, DMAWrite: 300}
 	check.Equal(t, got, want, "100 replies: %+v")
 	t.Logf("%+v", Cost(t, toyHarness(none), 98, 128, 16))
 }

@@ -65,7 +65,8 @@ func (x *rig) reflected(reqs [][]byte, tagged bool, began, now uint64) {
 			x.Fatalf("reply %d of %d is not that of its request:\n%x\n%x", i, len(got), f, q)
 		}
 		if t2 != ntp(began) || t3 < t2 || t3 > ntp(now) {
-			x.Fatalf("reply %d of %d, %d bytes: T2 %d, T3 %d, began at %d, now %d", i, len(got), len(f), t2, t3, ntp(began), ntp(now))
+			x.Fatalf("reply %d of %d, %d bytes: T2 %d, T3 %d, began at %d, now %d", i, len(got), len(f), t2, t3,
+				ntp(began), ntp(now))
 		}
 		whole := bytes.Clone(f)
 		if finish(whole); !bytes.Equal(whole, f) {

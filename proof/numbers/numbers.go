@@ -32,14 +32,16 @@ var (
 	markup   = regexp.MustCompile(`(?s)<style.*?</style>|<script.*?</script>|<text.*?</text>|<[^>]*>`)
 	data     = regexp.MustCompile(`(?s)<metadata.*?</metadata>|<svg.*?</svg>`)
 	figures  = regexp.MustCompile(`(?m)^.*\t.*$`) // of drawings, for spreadsheets
-	settings = regexp.MustCompile(`-[a-z][a-z-]+[ =][^\s)]+|\b(RFC|port|ports|core|CPU|pid|seed|bytes of|only|address) \d+`)
+	settings = regexp.MustCompile(
+		`-[a-z][a-z-]+[ =][^\s)]+|\b(RFC|port|ports|core|CPU|pid|seed|bytes of|only|address) \d+`)
 )
 
 // Others returns the numbers of a text, or of a page without its drawings, that are written in another way, each with
 // its line. Lines for which skip returns true are not read: they quote other programs.
 func Others(text string, skip func(line string) bool) (found []string) {
 	if strings.Contains(text, "</html>") {
-		text = figures.ReplaceAllString(html.UnescapeString(markup.ReplaceAllString(data.ReplaceAllString(text, ""), "\n")), "")
+		text = figures.ReplaceAllString(html.UnescapeString(
+			markup.ReplaceAllString(data.ReplaceAllString(text, ""), "\n")), "")
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

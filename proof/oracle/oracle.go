@@ -55,7 +55,8 @@ func (r *Rules) Answer(f, buf []byte) []byte {
 	if at == 12 && !r.member(0) {
 		return nil
 	}
-	q := request{rules: r, frame: f, dst: [6]byte(f), src: [6]byte(f[6:]), tags: f[12:at], etherType: be.Uint16(f[at:]), packet: f[at+2:], out: buf[:0]}
+	q := request{rules: r, frame: f, dst: [6]byte(f), src: [6]byte(f[6:]), tags: f[12:at], etherType: be.Uint16(f[at:]),
+		packet: f[at+2:], out: buf[:0]}
 	switch q.etherType {
 	case 0x0800:
 		return q.ipv4()
@@ -123,8 +124,8 @@ func (q *request) header(to, from [6]byte) {
 	q.out = be.AppendUint16(q.out, q.etherType)
 }
 
-// padded appends the request's own padding to the reply: all of it if the frame, without tags, has at most 64 bytes, and
-// otherwise, after a trailer was removed, as much as Ethernet's shortest frame needs.
+// padded appends the request's own padding to the reply: all of it if the frame, without tags, has at most 64 bytes,
+// and otherwise, after a trailer was removed, as much as Ethernet's shortest frame needs.
 func (q *request) padded() []byte {
 	n := len(q.frame)
 	if n-len(q.tags) > 64 {
@@ -261,7 +262,8 @@ func (q *request) datagram(s, hosts []byte, hops byte, total int) (byte, bool) {
 	}
 	was := PseudoSum(hosts, 17, s)
 	if !r.Open {
-		if from < 1024 || slices.Contains(r.UDPPorts, from) || slices.Contains(r.STAMPPorts, from) || slices.Contains(r.Reflector.AuthPorts, from) || slices.Contains(r.ServicePorts, from) {
+		if from < 1024 || slices.Contains(r.UDPPorts, from) || slices.Contains(r.STAMPPorts, from) ||
+			slices.Contains(r.Reflector.AuthPorts, from) || slices.Contains(r.ServicePorts, from) {
 			return 0, false
 		}
 		if ck != 0 && total <= r.ChecksumBytes && was != 0xffff || hops < 2 {
@@ -294,7 +296,8 @@ func (q *request) datagram(s, hosts []byte, hops byte, total int) (byte, bool) {
 
 func (q *request) arp() []byte {
 	r, p := q.rules, q.packet
-	if len(p) < 28 || !q.filled(28) || q.dst != r.MAC && q.dst != [6]byte{255, 255, 255, 255, 255, 255} || !another(q.src, r.MAC) ||
+	if len(p) < 28 || !q.filled(28) || q.dst != r.MAC && q.dst != [6]byte{255, 255, 255, 255, 255, 255} ||
+		!another(q.src, r.MAC) ||
 		!bytes.Equal(p[:8], []byte{0, 1, 8, 0, 6, 4, 0, 1}) {
 		return nil
 	}
@@ -314,7 +317,8 @@ func (q *request) solicitation(h, m []byte) []byte {
 	if !another(q.src, r.MAC) || h[7] != 255 || len(m) < 24 || m[1] != 0 || PseudoSum(h[8:40], 58, m) != 0xffff {
 		return nil
 	}
-	from, to, target := netip.AddrFrom16([16]byte(h[8:])), netip.AddrFrom16([16]byte(h[24:])), netip.AddrFrom16([16]byte(m[8:]))
+	from, to, target := netip.AddrFrom16([16]byte(h[8:])), netip.AddrFrom16([16]byte(h[24:])),
+		netip.AddrFrom16([16]byte(m[8:]))
 	group, groupMAC := SolicitedNode(target)
 	if !r.ours(target) || to != group && to != target || q.dst != r.MAC && (to != group || q.dst != groupMAC) ||
 		!from.IsUnspecified() && !r.host(from) {

@@ -79,7 +79,8 @@ func (q *request) testPacket(s, hosts []byte, hops, tos byte, sealed bool) (repl
 			answer = append(slices.Clone(b[41:44]), answer...)
 		}
 		rest = answer
-	} else if r.Reflector.Timing && len(r.Reflector.Key) == 0 && !sealed && len(b) >= base+20 && bytes.Equal(b[base:base+8], asked) {
+	} else if r.Reflector.Timing && len(r.Reflector.Key) == 0 && !sealed && len(b) >= base+20 &&
+		bytes.Equal(b[base:base+8], asked) {
 		rest = slices.Clone(rest) // it comes first: nothing after it is looked at
 		rest[base-41] = 0
 		clear(rest[base-41+8:][:12])
@@ -88,7 +89,8 @@ func (q *request) testPacket(s, hosts []byte, hops, tos byte, sealed bool) (repl
 	ours := be.AppendUint16(nil, r.ErrorEstimate)
 	zeros := func(n int) []byte { return make([]byte, n) }
 	if sealed {
-		reply = slices.Concat(own, zeros(12), now, ours, id, zeros(4), now, zeros(8), number, zeros(12), sent, estimate, zeros(6), []byte{hops}, zeros(15))
+		reply = slices.Concat(own, zeros(12), now, ours, id, zeros(4), now, zeros(8), number, zeros(12), sent, estimate,
+			zeros(6), []byte{hops}, zeros(15))
 		reply = append(append(reply, r.Reflector.digest(reply)...), rest...)
 	} else {
 		reply = slices.Concat(own, now, ours, id, now, number, sent, estimate, zeros(2), []byte{hops}, rest)

@@ -46,7 +46,8 @@ func isolateCommand(args []string, log *slog.Logger) error {
 	fs.IntVar(&o.Rounds, "rounds", 5, "rounds of all rows, alternating")
 	fs.DurationVar(&o.Each, "each", 3*time.Second, "`TIME` for a row in a round")
 	fs.DurationVar(&o.Interval, "interval", 20*time.Microsecond, "`TIME` from one question to the next")
-	alone := fs.Bool("alone", false, "nothing else that matters runs on this machine: also the rows that take the CPU from others")
+	alone := fs.Bool("alone", false,
+		"nothing else that matters runs on this machine: also the rows that take the CPU from others")
 	only := fs.String("rows", "", "measure only these `KEYS`, by commas: "+strings.Join(keys(), ","))
 	out := fs.String("out", "", "also write the tables to this `FILE`")
 	if err := parse(fs, args, isolateHelp); err != nil {
@@ -88,7 +89,8 @@ func isolateCommand(args []string, log *slog.Logger) error {
 		boot = "nothing about CPUs"
 	}
 	text := fmt.Sprintf("# What each step of isolation gives\n\n`peers %s`: %d CPUs, Linux %s, its command line says %s; %d busy processes; %d rounds of %v a row, a question each %v.\n%s\n\n%s",
-		strings.Join(os.Args[1:], " "), len(online), unix.ByteSliceToString(u.Release[:]), boot, o.Load, o.Rounds, o.Each, o.Interval,
+		strings.Join(os.Args[1:], " "), len(online), unix.ByteSliceToString(u.Release[:]), boot, o.Load, o.Rounds,
+		o.Each, o.Interval,
 		isolation.Explanation, isolation.Markdown(results))
 	if len(left) > 0 {
 		text += fmt.Sprintf("- Not measured: %s, which take the CPU from every other process or move the machine's interrupts; -alone has them.\n", strings.Join(left, ", "))

@@ -105,12 +105,16 @@ testpmd needs the package dpdk-dev and 64 free hugepages of 2 MiB, the floor gcc
 
 func compare(args []string, log *slog.Logger) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
-	out := fs.String("out", "out/peers-"+time.Now().Format("20060102-150405"), "`FOLDER` for the reports and all tables")
+	out := fs.String("out", "out/peers-"+time.Now().Format("20060102-150405"),
+		"`FOLDER` for the reports and all tables")
 	rounds := fs.Int("rounds", 11, "rounds of each, alternating; five at least")
 	each := fs.Duration("duration", 500*time.Millisecond, "`TIME` to measure in each round")
-	prober := fs.String("prober", "afxdp", "the bench's `DRIVER`: afxdp, or afpacket, where its kernel looks at each reply as well")
-	only := fs.String("only", "", "measure these `PEERS` alone, by commas, and their closed loop alone: responder-afxdp,floor-afxdp")
-	readme := fs.String("readme", "", "also put the short table between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
+	prober := fs.String("prober", "afxdp",
+		"the bench's `DRIVER`: afxdp, or afpacket, where its kernel looks at each reply as well")
+	only := fs.String("only", "",
+		"measure these `PEERS` alone, by commas, and their closed loop alone: responder-afxdp,floor-afxdp")
+	readme := fs.String("readme", "",
+		"also put the short table between the lines <!-- peers:begin --> and <!-- peers:end --> of this `FILE`")
 	if err := parse(fs, args, compareHelp); err != nil {
 		return err
 	}
@@ -129,7 +133,8 @@ func compare(args []string, log *slog.Logger) error {
 	if err := measure.Writable(*out, true); err != nil {
 		return err
 	}
-	o := contest.Options{Out: *out, Responder: program, Prober: *prober, Rounds: *rounds, Each: *each, Trial: 300 * time.Millisecond, Stop: new(atomic.Bool), Log: log}
+	o := contest.Options{Out: *out, Responder: program, Prober: *prober, Rounds: *rounds, Each: *each,
+		Trial: 300 * time.Millisecond, Stop: new(atomic.Bool), Log: log}
 	if *only != "" {
 		o.Only = strings.Split(*only, ",")
 	}
@@ -192,7 +197,8 @@ func gap(args []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	o := contest.GapOptions{Responder: program, Driver: *driver, Slice: slice, Slices: int(*total / slice), Stop: new(atomic.Bool)}
+	o := contest.GapOptions{Responder: program, Driver: *driver, Slice: slice, Slices: int(*total / slice),
+		Stop: new(atomic.Bool)}
 	defer process.OnSignal(o.Stop)()
 	found, err := contest.RunGap(o)
 	if err != nil {
@@ -223,7 +229,8 @@ func cyclesCommand(args []string) error {
 	fs := flag.NewFlagSet("cycles", flag.ContinueOnError)
 	o := cycles.Options{}
 	fs.StringVar(&o.Module, "module", ".", "`FOLDER` of this module's sources")
-	fs.StringVar(&o.Before, "before", "", "`FOLDER` of test binaries of another commit, by go test -c -o FOLDER/ixgbe.test ./nic/drivers/ixgbe")
+	fs.StringVar(&o.Before, "before", "",
+		"`FOLDER` of test binaries of another commit, by go test -c -o FOLDER/ixgbe.test ./nic/drivers/ixgbe")
 	fs.IntVar(&o.Core, "core", runtime.NumCPU()-1, "`CPU` to measure on")
 	fs.IntVar(&o.Rounds, "rounds", 5, "rounds, alternating")
 	out := fs.String("out", "", "also write the table to this `FILE`")

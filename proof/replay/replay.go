@@ -1,5 +1,5 @@
-// Package replay creates a device model from a probe file (package internal/evidence), so that a report from a user's card
-// becomes a test: the model has the card's identity, capabilities, limits and version, and refuses what the card
+// Package replay creates a device model from a probe file (package internal/evidence), so that a report from a user's
+// card becomes a test: the model has the card's identity, capabilities, limits and version, and refuses what the card
 // refused.
 package replay
 
@@ -265,7 +265,8 @@ func virtio(f *evidence.File) (sim.Model, error) {
 }
 
 func ixgbe(f *evidence.File) (sim.Model, error) {
-	o := ixgbesim.Options{MAC: mac(f), Kind: map[uint16]ixgbesim.Kind{0x10F7: ixgbesim.KX4, 0x10F8: ixgbesim.Combined, 0x10FC: ixgbesim.XAUI,
+	o := ixgbesim.Options{MAC: mac(f), Kind: map[uint16]ixgbesim.Kind{0x10F7: ixgbesim.KX4, 0x10F8: ixgbesim.Combined,
+		0x10FC: ixgbesim.XAUI,
 		0x1528: ixgbesim.X540, 0x1560: ixgbesim.X540}[f.ID.Device]}
 	m := ixgbesim.New(o)
 	const eerd, done = 0x10014, 1 << 1

@@ -39,7 +39,8 @@ func up(t *testing.T, m sim.Model, mask bool) (*evidence.File, []string) {
 	far.SetUp(true)
 	var c product.Config
 	c.Driver, c.Device = "auto", device
-	f := must.Get(evidence.Run(context.Background(), evidence.Options{Card: c, Stage: evidence.StageUp, Wait: 50 * time.Millisecond, Mask: mask}))(t)
+	f := must.Get(evidence.Run(context.Background(), evidence.Options{Card: c, Stage: evidence.StageUp,
+		Wait: 50 * time.Millisecond, Mask: mask}))(t)
 	return f, port.Violations()
 }
 
@@ -93,7 +94,8 @@ func same(t *testing.T, was, is *evidence.File) {
 		}
 		return all
 	}
-	if w, i := was.Info, is.Info; i.Model != w.Model || i.Push != w.Push || i.MTU != w.MTU || !slices.Equal(steps(was), steps(is)) {
+	if w, i := was.Info, is.Info; i.Model != w.Model || i.Push != w.Push || i.MTU != w.MTU ||
+		!slices.Equal(steps(was), steps(is)) {
 		t.Errorf("opened as %+v, as %+v before", i, w)
 	}
 }
@@ -244,7 +246,8 @@ func TestRecordedConnectX4(t *testing.T) {
 	f := &evidence.File{Driver: "mlx5", ID: pci.ID{Vendor: 0x15B3, Device: 0x1013}}
 	f.Trace = recording(t, z)
 	for i, v := range []uint32{12<<16 | 14, 5<<16 | 1220} { // in the format of the initialization segment
-		f.Trace = append(f.Trace, cmdtrace.Entry{Kind: cmdtrace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i], Width: 4,
+		f.Trace = append(f.Trace, cmdtrace.Entry{Kind: cmdtrace.Read, Name: []string{"BAR0+0x0", "BAR0+0x4"}[i],
+			Width: 4,
 			Value: uint64(binary.BigEndian.Uint32(binary.LittleEndian.AppendUint32(nil, v)))})
 	}
 	got := again(t, f)
@@ -256,7 +259,10 @@ func TestRecordedConnectX4(t *testing.T) {
 		if e.Name != "QUERY_HCA_CAP" || e.OpMod&1 != 0 { // the current values change with SET_HCA_CAP
 			continue
 		}
-		i := slices.IndexFunc(got.Trace, func(g cmdtrace.Entry) bool { return g.Opcode == e.Opcode && g.OpMod == e.OpMod })
+		i := slices.IndexFunc(got.Trace, func(g cmdtrace.Entry) bool {
+			return g.Opcode == e.Opcode &&
+				g.OpMod == e.OpMod
+		})
 		if i < 0 || !bytes.Equal(got.Trace[i].Out, e.Out) {
 			t.Errorf("capabilities %#x are not those recorded", e.OpMod)
 		}
@@ -265,7 +271,8 @@ func TestRecordedConnectX4(t *testing.T) {
 	if compared < 3 {
 		t.Errorf("%d kinds of capabilities compared", compared)
 	}
-	t.Logf("%s, %s; %d kinds of capabilities as recorded\n%s", got.Info.Model, got.Info.Push, compared, strings.Join(got.Info.Notes, "\n"))
+	t.Logf("%s, %s; %d kinds of capabilities as recorded\n%s", got.Info.Model, got.Info.Push, compared,
+		strings.Join(got.Info.Notes, "\n"))
 }
 
 // recording reads the commands from mlx5_core's dump: an entry of 64 bytes with the first 16 bytes of input and output
@@ -294,7 +301,8 @@ func recording(t *testing.T, in *gzip.Reader) (all []cmdtrace.Entry) {
 	for i := 0; i+1 < len(dumps); i += 2 {
 		e := dumps[i]
 		in, out := data(e, 0x10, be.Uint32(e[0x04:])), data(dumps[i+1], 0x20, be.Uint32(e[0x38:]))
-		r := cmdtrace.Entry{Kind: cmdtrace.Command, Opcode: uint32(be.Uint16(in)), OpMod: uint32(be.Uint16(in[6:])), In: in, Out: out}
+		r := cmdtrace.Entry{Kind: cmdtrace.Command, Opcode: uint32(be.Uint16(in)), OpMod: uint32(be.Uint16(in[6:])),
+			In: in, Out: out}
 		if r.Name = "command"; r.Opcode == 0x100 {
 			r.Name = "QUERY_HCA_CAP"
 		}

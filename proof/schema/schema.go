@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the schema")
 
-// Check fails the test if file is not the schema of v's type. Descriptions are the comments of types in the folders of pkg, which is v's.
-// Every field is required, except for those that may be omitted; an empty list may be null.
+// Check fails the test if file is not the schema of v's type. Descriptions are the comments of types in the folders of
+// pkg, which is v's. Every field is required, except for those that may be omitted; an empty list may be null.
 func Check(t *testing.T, file, title string, v any, pkg string, folders ...string) {
 	t.Helper()
 	r := &reflected.Reflector{ExpandedStruct: true, AllowAdditionalProperties: true}
@@ -57,8 +57,8 @@ func walk(tree any, f func(map[string]any)) {
 	}
 }
 
-// Strict returns a function that validates a document by file's schema, and rejects unknown fields as well. The schema itself permits
-// them, for later versions.
+// Strict returns a function that validates a document by file's schema, and rejects unknown fields as well. The schema
+// itself permits them, for later versions.
 func Strict(t *testing.T, file string) func(document []byte) error {
 	t.Helper()
 	tree := must.Get(jsonschema.UnmarshalJSON(bytes.NewReader(must.Get(os.ReadFile(file))(t))))(t)

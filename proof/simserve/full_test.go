@@ -22,7 +22,9 @@ func TestFullTrace(t *testing.T) {
 	x.send(frame)
 	x.close()
 	disk.Fill(t, small, 0)
-	if code, said := s.stop(t), s.stderr.String(); code != 1 || !strings.Contains(said, "-trace: "+trace+" is not written") || !strings.Contains(said, "no space left on device") {
+	if code, said := s.stop(t), s.stderr.String(); code != 1 ||
+		!strings.Contains(said, "-trace: "+trace+" is not written") ||
+		!strings.Contains(said, "no space left on device") {
 		t.Errorf("exit %d: %s", code, said)
 	}
 	after, err := os.ReadFile(trace)
@@ -38,9 +40,11 @@ func TestFullOutput(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	for _, args := range [][]string{pairOf(t, "-wire", "pcap:/dev/full"), pairOf(t, "-trace", "/dev/full"), {"version"}, {"manual"}} {
+	for _, args := range [][]string{pairOf(t, "-wire", "pcap:/dev/full"), pairOf(t, "-trace", "/dev/full"), {"version"},
+		{"manual"}} {
 		var stderr bytes.Buffer
-		if code := run(args, full, &stderr, nil); code != 1 || !strings.Contains(stderr.String(), "/dev/full: no space left on device") {
+		if code := run(args, full, &stderr, nil); code != 1 ||
+			!strings.Contains(stderr.String(), "/dev/full: no space left on device") {
 			t.Errorf("%q: exit %d: %s", args, code, &stderr)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package simserve serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for our own
-// drivers (device = "vfio-user:PATH").
+// Package simserve serves device models over vfio-user and joins them by wires: for QEMU's vfio-user-pci, and for our
+// own drivers (device = "vfio-user:PATH").
 //
 //	rebound-simnic -model ixgbe -socket /run/nic0 -wire tap:rb0
 //	rebound-simnic -model mlx5 -profile cx6dx -socket /run/nic0 -wire tap:rb0
@@ -75,20 +75,25 @@ type config struct {
 
 func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rebound-simnic", flag.ContinueOnError)
-	fs.Var(&c.models, "model", "`name` of a device model ("+strings.Join(catalogue.Names(), ", ")+"); once for each device")
+	fs.Var(&c.models, "model", "`name` of a device model ("+strings.Join(catalogue.Names(), ", ")+
+		"); once for each device")
 	fs.Var(&c.sockets, "socket", "`path` of the vfio-user socket; once for each model, in the same order")
 	fs.Var(&c.profiles, "profile", profileHelp())
-	fs.Var(&c.wires, "wire", "`pair` joins the two models, both of Ethernet or both of InfiniBand, subnet joins InfiniBand models by a switch with a subnet manager, "+
-		"tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
+	fs.Var(&c.wires, "wire",
+		"`pair` joins the two models, both of Ethernet or both of InfiniBand, subnet joins InfiniBand models by a switch with a subnet manager, "+
+			"tap:NAME joins the one to a new interface, pcap:FILE records the first one's wire")
 	fs.DurationVar(&c.impair.Delay, "delay", 0, "how much later frames arrive")
 	fs.Float64Var(&c.impair.Loss, "loss", 0, "probability that a frame is lost")
 	fs.Float64Var(&c.impair.Duplicate, "duplicate", 0, "probability that a frame arrives twice")
 	fs.Float64Var(&c.impair.Reorder, "reorder", 0, "probability that a frame is overtaken by the next")
 	fs.Uint64Var(&c.impair.Seed, "seed", 1, "decides which frames -loss, -duplicate and -reorder hit")
-	fs.BoolVar(&c.counts, "counts", false, "print PCIe transactions, what the wire did to arriving frames, and violations as JSON at the end, as SIGUSR1 does at any time")
-	fs.StringVar(&c.trace, "trace", "", "write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
+	fs.BoolVar(&c.counts, "counts", false,
+		"print PCIe transactions, what the wire did to arriving frames, and violations as JSON at the end, as SIGUSR1 does at any time")
+	fs.StringVar(&c.trace, "trace", "",
+		"write what drivers did last, and programmed, to `file` at the end, and on SIGUSR1")
 	c.strict = "true"
-	fs.Var(&c.strict, "strict", "which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
+	fs.Var(&c.strict, "strict",
+		"which violations make the exit code 1: `true` for all, refused for those that no device would let pass, false for none")
 	fs.BoolVar(&c.debug, "debug", false, "log clients that come and go")
 	return fs
 }
@@ -117,7 +122,8 @@ func serve(args []string, stdout, stderr io.Writer, sig <-chan os.Signal) int {
 	if err := fs.Parse(args); err != nil {
 		fs.SetOutput(stderr)
 		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintf(stderr, "rebound-simnic: %s (-h explains the flags)\n", sanitize.Error(setting.Unknown(err, fs)))
+			fmt.Fprintf(stderr, "rebound-simnic: %s (-h explains the flags)\n",
+				sanitize.Error(setting.Unknown(err, fs)))
 			return 2
 		}
 		fs.Usage()
@@ -199,11 +205,13 @@ func (c *config) check(rest []string) error {
 	for _, w := range c.wires {
 		kind, name, _ := strings.Cut(w, ":")
 		switch {
-		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1, w == "subnet":
+		case kind == "pair" && name == "" && len(c.models) == 2, kind == "tap" && name != "" && len(c.models) == 1,
+			w == "subnet":
 			joins++
 		case kind == "pcap" && name != "":
 		default:
-			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one, subnet any number", w, len(c.models))
+			return fmt.Errorf("-wire %s does not fit %d models: pair takes two, tap:NAME one, subnet any number", w,
+				len(c.models))
 		}
 	}
 	link, err := c.link()
@@ -216,7 +224,8 @@ func (c *config) check(rest []string) error {
 	case subnet && link != sim.LinkInfiniBand:
 		return fmt.Errorf("-wire subnet joins InfiniBand ports, these are of %v: -wire pair joins two of them", link)
 	case !subnet && link != sim.LinkEthernet && len(c.models) == 1:
-		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: -wire pair or subnet joins two of them", link)
+		return fmt.Errorf("-wire tap:NAME carries Ethernet, the port is of %v: -wire pair or subnet joins two of them",
+			link)
 	}
 	for _, p := range []float64{c.impair.Loss, c.impair.Duplicate, c.impair.Reorder} {
 		if p < 0 || p > 1 {
@@ -249,7 +258,8 @@ func (c *config) link() (sim.LinkType, error) {
 		case e != nil:
 			return 0, e
 		case p.Link != first.Link:
-			return 0, fmt.Errorf("%s has an %v port, %s an %v one: a wire joins two of one kind", first.Name, first.Link, p.Name, p.Link)
+			return 0, fmt.Errorf("%s has an %v port, %s an %v one: a wire joins two of one kind", first.Name,
+				first.Link, p.Name, p.Link)
 		}
 	}
 	return first.Link, nil
@@ -406,7 +416,8 @@ func (b *bench) report(w io.Writer) {
 	}
 	var all []port
 	for i, p := range b.ports {
-		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), p.Drops(), append([]string{}, p.Violations()...)})
+		all = append(all, port{b.config.models[i], b.config.sockets[i], p.Counts(), b.wires[i].Counts(), p.Drops(),
+			append([]string{}, p.Violations()...)})
 	}
 	json.NewEncoder(w).Encode(map[string]any{"ports": all})
 }

@@ -18,9 +18,12 @@ this page, "rebound-simnic completion bash" shell completion (also zsh and fish)
 
 // printManual writes the files that a package includes in addition to the program.
 func printManual(w io.Writer, what string, rest []string) error {
-	p := &manual.Program{Name: "rebound-simnic", Section: 1, Line: "device models of network cards over vfio-user", Doc: about,
-		Commands: []manual.Command{{Args: "-model NAME -socket PATH [...] -wire pair|tap:NAME|pcap:FILE [flags]", Flags: new(config).flags()}},
-		Exit:     "0 done, 1 failed or a driver misbehaved (-strict), 2 used wrongly.", SeeAlso: []string{"rebound-responder(8)", "rebound-bench(1)"}}
+	p := &manual.Program{Name: "rebound-simnic", Section: 1, Line: "device models of network cards over vfio-user",
+		Doc: about,
+		Commands: []manual.Command{{Args: "-model NAME -socket PATH [...] -wire pair|tap:NAME|pcap:FILE [flags]",
+			Flags: new(config).flags()}},
+		Exit:    "0 done, 1 failed or a driver misbehaved (-strict), 2 used wrongly.",
+		SeeAlso: []string{"rebound-responder(8)", "rebound-bench(1)"}}
 	switch what {
 	case "completion":
 		shell := "bash"

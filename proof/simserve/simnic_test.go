@@ -226,8 +226,8 @@ func TestWireCounts(t *testing.T) {
 	}
 }
 
-// A refused register write fails a run unless -strict is false. A receive descriptor with a reserved bit is reported, and the frame
-// arrives; it fails a run only in strict mode.
+// A refused register write fails a run unless -strict is false. A receive descriptor with a reserved bit is reported,
+// and the frame arrives; it fails a run only in strict mode.
 func TestStrict(t *testing.T) {
 	for _, c := range []struct {
 		strict    string
@@ -258,7 +258,8 @@ func TestStrict(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if c := run([]string{"-strict=maybe"}, &out, &out, nil); c != 2 || !strings.Contains(out.String(), "one of true, refused, false") {
+	if c := run([]string{"-strict=maybe"}, &out, &out, nil); c != 2 ||
+		!strings.Contains(out.String(), "one of true, refused, false") {
 		t.Errorf("-strict=maybe: exit %d: %s", c, &out)
 	}
 }
@@ -313,7 +314,8 @@ func TestTap(t *testing.T) {
 	swap := func(v uint16) uint16 { return v<<8 | v>>8 }
 	must.OK(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(etherType), Ifindex: ifi.Index}))
 	p := openPort(t, a)
-	announced := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff}, bytes.Repeat([]byte{7}, 86)...)
+	announced := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, etherType >> 8, etherType & 0xff},
+		bytes.Repeat([]byte{7}, 86)...)
 	p.send(announced)
 	buf := make([]byte, 2048)
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
@@ -332,12 +334,16 @@ func TestTap(t *testing.T) {
 }
 
 func TestWrongUse(t *testing.T) {
-	for args, says := range map[string]string{"": "", "-model toy": "", "-model toy -socket /x": "", "-model toy -socket /x -wire pair": "", "-what": "",
-		"-model toy -socket /x -wire tap:": "", "-model toy -socket /x -wire tap:a -wire tap:b": "", "-model toy -socket /x -wire tap:a more": "",
-		"-model toy -socket /x -wire subnet": "", "-model toy -socket /x -wire tap:a -loss 2": "", "-model toy -socket /x -wire tap:a -delay -1s": "",
-		"-model nothing -socket /x -wire tap:a": "nothing"} {
+	for args, says := range map[string]string{"": "", "-model toy": "", "-model toy -socket /x": "",
+		"-model toy -socket /x -wire pair": "", "-what": "",
+		"-model toy -socket /x -wire tap:": "", "-model toy -socket /x -wire tap:a -wire tap:b": "",
+		"-model toy -socket /x -wire tap:a more": "",
+		"-model toy -socket /x -wire subnet":     "", "-model toy -socket /x -wire tap:a -loss 2": "",
+		"-model toy -socket /x -wire tap:a -delay -1s": "",
+		"-model nothing -socket /x -wire tap:a":        "nothing"} {
 		var stderr bytes.Buffer
-		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 || !strings.Contains(stderr.String(), says) {
+		if c := run(strings.Fields(args), io.Discard, &stderr, nil); c != 2 || stderr.Len() == 0 ||
+			!strings.Contains(stderr.String(), says) {
 			t.Errorf("%q: exit %d: %s", args, c, &stderr)
 		}
 	}

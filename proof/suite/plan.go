@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// A cost is what a package's tests take on a machine with two cores: make times prints the measured values, without the CPU time of
-// browsers. A package that waits half of its time counts as half a core.
+// A cost is what a package's tests take on a machine with two cores: make times prints the measured values, without the
+// CPU time of browsers. A package that waits half of its time counts as half a core.
 type cost struct {
 	seconds int
 	cores   float64
 }
 
-// costs are those of the packages that take longest, with a sixth less of a core than measured: a job does not use its cores evenly. The
-// other packages share two jobs, one after the other in each.
+// costs are those of the packages that take longest, with a sixth less of a core than measured: a job does not use its
+// cores evenly. The other packages share two jobs, one after the other in each.
 var costs = map[string]cost{
 	"fastpath":               {21, 0.8},
 	"proof/endtoend":         {290, 0.65},
@@ -57,7 +57,8 @@ func separately(pkg string) bool { return pkg == "proof/lab" || strings.HasPrefi
 
 // packages lists the module's packages that have tests, without the module's name.
 func packages() ([]string, error) {
-	out, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...").Output()
+	out, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}",
+		"./...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
@@ -68,14 +69,15 @@ func packages() ([]string, error) {
 	return all, nil
 }
 
-// goTest is a job that tests packages. Its limit allows for a machine ten times as slow. Only the runner limits it (see wait), because the
-// timeout of go test would count the time of a loaded machine in full.
+// goTest is a job that tests packages. Its limit allows for a machine ten times as slow. Only the runner limits it (see
+// wait), because the timeout of go test would count the time of a loaded machine in full.
 func goTest(name string, c cost, flags []string, pkgs ...string) job {
 	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", "0"} // vet is its own step
 	for i, p := range pkgs {
 		pkgs[i] = "./" + strings.TrimPrefix(p, "./")
 	}
-	return job{name: name, command: slices.Concat(args, flags, pkgs), test: true, seconds: c.seconds, cores: c.cores, limit: 5*time.Minute + 10*time.Duration(c.seconds)*time.Second}
+	return job{name: name, command: slices.Concat(args, flags, pkgs), test: true, seconds: c.seconds, cores: c.cores,
+		limit: 5*time.Minute + 10*time.Duration(c.seconds)*time.Second}
 }
 
 // tests are jobs for each of the packages.
@@ -111,7 +113,8 @@ func step(name string, cores float64, command ...string) job {
 	return job{name: name, command: command, seconds: 60, cores: cores, limit: 20 * time.Minute}
 }
 
-// vetModule checks the types of a module's code for an architecture, and applies go vet's analyzers (package vet), in this program.
+// vetModule checks the types of a module's code for an architecture, and applies go vet's analyzers (package vet), in
+// this program.
 func vetModule(name, arch, folder string) job {
 	self, err := os.Executable()
 	if err != nil {
@@ -120,26 +123,28 @@ func vetModule(name, arch, folder string) job {
 	return step(name, 1, self, "vet", arch, folder)
 }
 
-// build compiles packages for an architecture, and programs also link. In the first stage it keeps the jobs of the next one, which run side
-// by side, from compiling the same packages several times. The compiler takes a fifth less CPU time with a larger heap.
+// build compiles packages for an architecture, and programs also link. In the first stage it keeps the jobs of the next
+// one, which run side by side, from compiling the same packages several times. The compiler takes a fifth less CPU time
+// with a larger heap.
 func build(pkgs, arch string) job {
 	j := step("build ("+arch+")", 1, "go", "build", "-o", os.DevNull, pkgs)
 	j.env = []string{"GOARCH=" + arch, "GOGC=400"}
 	return j
 }
 
-// race tests packages with concurrent access (polling loops, their watchdogs, and readers of their counters) under the race detector, which
-// needs cgo and does not see DMA memory. A conformance suite takes minutes under it; the fault tests cover the same paths.
-// TestFlippedWriteBacks polls while the driver may restart itself.
+// race tests packages with concurrent access (polling loops, their watchdogs, and readers of their counters) under the
+// race detector, which needs cgo and does not see DMA memory. A conformance suite takes minutes under it; the fault
+// tests cover the same paths. TestFlippedWriteBacks polls while the driver may restart itself.
 func race(name string, seconds int, pkgs ...string) job {
 	j := goTest(name, cost{seconds, 0.6}, []string{"-race", "-skip",
-		"Conformance|MixedTraffic|TestEveryID|HotLoop|TestCorpus|TestMutations|TestFlippedWriteBacks"}, slices.Clone(pkgs)...)
+		"Conformance|MixedTraffic|TestEveryID|HotLoop|TestCorpus|TestMutations|TestFlippedWriteBacks"},
+		slices.Clone(pkgs)...)
 	j.env, j.variant, j.needs = []string{"CGO_ENABLED=1"}, "race", "cc"
 	return j
 }
 
-// raceResponder runs the responder's program, built with the race detector, through what it does beside its loop, with models of cards too,
-// which make test leaves out.
+// raceResponder runs the responder's program, built with the race detector, through what it does beside its loop, with
+// models of cards too, which make test leaves out.
 func raceResponder() job {
 	j := race("race detector, responder", 330, "internal/responder")
 	j.command = append(j.command, "-run", "^(TestAnswers|TestSTAMP|TestServiceManager|TestPinned|"+
@@ -149,24 +154,27 @@ func raceResponder() job {
 
 // emulated tests packages for arm64, 20 times as slow: only every fifth mutation of a frame is tested (-short).
 func emulated(flags []string, pkgs ...string) job {
-	j := goTest("arm64 emulation", cost{60, 0.8}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"}, flags), pkgs...)
+	j := goTest("arm64 emulation", cost{60, 0.8}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"},
+		flags), pkgs...)
 	j.env, j.variant, j.needs = []string{"GOARCH=arm64"}, "arm64", "qemu-aarch64-static"
 	return j
 }
 
 // Names of tests, in the format of -run and -skip.
 const (
-	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible|TestWorkflow)$" // of packaging, in make lab
-	vfioUser = "^TestConformanceOverVFIOUser$"                                                   // of nic/drivers/mlx4, in make lab
-	smoke    = "^TestLabSmoke$"                                                                  // of proof/lab, in make test
-	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$"                                          // of internal/responder, under the race detector in make lab
+	// of packaging, in make lab
+	boots    = "^(TestInstall|TestContainer|TestMesh|TestScrape|TestReproducible|TestWorkflow)$"
+	vfioUser = "^TestConformanceOverVFIOUser$"          // of nic/drivers/mlx4, in make lab
+	smoke    = "^TestLabSmoke$"                         // of proof/lab, in make test
+	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$" // of internal/responder, under the race detector in make lab
 	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
 		"TestFloodDisplacesItself|TestReplyLengths|TestPingPacketLengths|TestEveryChecksum|TestUpdate16)$" // of fastpath and cksum, emulated in make lab
 )
 
 // mixedTraffic is a million frames of mixed traffic beside the kernel's driver, of which make test sends 20000.
 func mixedTraffic() job {
-	j := goTest("a million frames beside the kernel's driver", cost{140, 0.9}, []string{"-run", "^TestBesideMixedTraffic$"}, "nic/drivers/mlx5", "nic/drivers/mlx4")
+	j := goTest("a million frames beside the kernel's driver", cost{140, 0.9},
+		[]string{"-run", "^TestBesideMixedTraffic$"}, "nic/drivers/mlx5", "nic/drivers/mlx4")
 	j.env, j.variant = []string{"REBOUND_MIXED_FRAMES=1000000"}, "million"
 	return j
 }
@@ -186,22 +194,24 @@ type plan [][]job
 func testPlan(pkgs []string) plan {
 	purego := goTest("pure Go", cost{5, 1}, []string{"-tags", "purego"}, "nic/bus/mmio")
 	purego.variant = "purego"
-	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging"), build("./...", "amd64")), append(tests(pkgs),
-		purego,
-		race("race detector", 60, "polling", "nic/kit/...", "nic/drivers/virtio", "proof/nictest/toy"),
-		emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
-		packaging("packaging", "packaging", 40, "-skip", boots),
-		goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
-		goTest("lab, smoke", cost{130, 0.9}, []string{"-run", smoke}, "proof/lab"),
-	)}
+	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging"), build("./...", "amd64")),
+		append(tests(pkgs),
+			purego,
+			race("race detector", 60, "polling", "nic/kit/...", "nic/drivers/virtio", "proof/nictest/toy"),
+			emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
+			packaging("packaging", "packaging", 40, "-skip", boots),
+			goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
+			goTest("lab, smoke", cost{130, 0.9}, []string{"-run", smoke}, "proof/lab"),
+		)}
 }
 
-// checkPlan is make check: everything that needs neither root nor a network, in 90 seconds on two quiet cores. A single go
-// command loads all packages once, tests two packages for each core, because many wait, and reuses the results of packages
-// that are unchanged since the last run.
+// checkPlan is make check: everything that needs neither root nor a network, in 90 seconds on two quiet cores. A single
+// go command loads all packages once, tests two packages for each core, because many wait, and reuses the results of
+// packages that are unchanged since the last run.
 func checkPlan(pkgs []string) plan {
 	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool { return checkLeaves[p] != "" })
-	all := goTest("tests", cost{60, float64(runtime.NumCPU())}, []string{"-short", "-p", strconv.Itoa(2 * runtime.NumCPU())}, pkgs...)
+	all := goTest("tests", cost{60, float64(runtime.NumCPU())},
+		[]string{"-short", "-p", strconv.Itoa(2 * runtime.NumCPU())}, pkgs...)
 	all.command = slices.DeleteFunc(all.command, func(arg string) bool { return arg == "-count=1" })
 	stage := []job{all}
 	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
@@ -249,7 +259,8 @@ func labPlan(nic string) plan {
 func flakyPlan(pkgs []string, count int, name string, chosen []string) plan {
 	var jobs []job
 	for _, p := range pkgs {
-		if len(chosen) == 0 && separately(p) || len(chosen) > 0 && !slices.ContainsFunc(chosen, func(c string) bool { return matches(c, p) }) {
+		if len(chosen) == 0 && separately(p) || len(chosen) > 0 &&
+			!slices.ContainsFunc(chosen, func(c string) bool { return matches(c, p) }) {
 			continue
 		}
 		c, ok := costs[p]

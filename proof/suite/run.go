@@ -56,7 +56,8 @@ type suspect struct {
 // mostSuspects is the largest number of failed tests that may be unsteady. More have a cause in common.
 const mostSuspects = 3
 
-// repeat runs each failed test again, with nothing beside it. One that passes is unsteady: it is listed, and does not count as failed.
+// repeat runs each failed test again, with nothing beside it. One that passes is unsteady: it is listed, and does not
+// count as failed.
 func (r *runner) repeat(ctx context.Context) {
 	suspects := r.suspect
 	if len(suspects) > mostSuspects || len(suspects) != r.total.failures() || ctx.Err() != nil {
@@ -76,7 +77,8 @@ func (r *runner) repeat(ctx context.Context) {
 // only is j with one test of one package. In another module (dir) it keeps all packages.
 func (j job) only(pkg, test string) job {
 	if j.dir == "" {
-		j.command = slices.DeleteFunc(slices.Clone(j.command), func(arg string) bool { return strings.HasPrefix(arg, "./") })
+		j.command = slices.DeleteFunc(slices.Clone(j.command),
+			func(arg string) bool { return strings.HasPrefix(arg, "./") })
 		j.command = append(j.command, "./"+strings.TrimSuffix(pkg, " ("+j.variant+")"))
 	}
 	top, _, _ := strings.Cut(test, "/")
@@ -211,11 +213,12 @@ func (r *runner) one(ctx context.Context, j job) {
 		cmd.Stdout = out
 		go func() {
 			defer close(ended)
-			in := &reader{variant: j.variant, failure: failure, finished: func(pkg string, o outcome, t tally, took time.Duration) {
-				packages++
-				r.line(pkg, o, t, took)
-				r.suspects(j, pkg, t)
-			}}
+			in := &reader{variant: j.variant, failure: failure,
+				finished: func(pkg string, o outcome, t tally, took time.Duration) {
+					packages++
+					r.line(pkg, o, t, took)
+					r.suspects(j, pkg, t)
+				}}
 			if j.each {
 				in.ended = r.ended
 			}
@@ -224,7 +227,8 @@ func (r *runner) one(ctx context.Context, j job) {
 			}
 			errs.WriteString(in.rest.String())
 			if in.reused > 0 {
-				fmt.Fprintf(r.out, "%d of these packages are unchanged since their last run, whose results are shown\n", in.reused)
+				fmt.Fprintf(r.out, "%d of these packages are unchanged since their last run, whose results are shown\n",
+					in.reused)
 			}
 		}()
 		defer out.Close()
@@ -262,9 +266,10 @@ func (r *runner) one(ctx context.Context, j job) {
 	}
 }
 
-// wait runs a command in a process group that ends with it. At the limit, or when ctx is done, it calls killing, and the group is first
-// signalled and then killed; SIGQUIT makes each Go process print its goroutines. Time on a loaded machine counts less (see share): beside
-// other work the command may take longer, and one that hangs leaves the machine idle.
+// wait runs a command in a process group that ends with it. At the limit, or when ctx is done, it calls killing, and
+// the group is first signalled and then killed; SIGQUIT makes each Go process print its goroutines. Time on a loaded
+// machine counts less (see share): beside other work the command may take longer, and one that hangs leaves the machine
+// idle.
 func wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration, killing func(why error)) error {
 	cmd.WaitDelay = 10 * time.Second // for child processes that left the group, but have our pipe
 	if err := cmd.Start(); err != nil {

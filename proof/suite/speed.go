@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// speed measures this machine with a fixed job: hashing 64 MiB, and compiling a file of 300 functions without imports, which no cache has.
-// The durations of two runs compare only where its own are alike.
+// speed measures this machine with a fixed job: hashing 64 MiB, and compiling a file of 300 functions without imports,
+// which no cache has. The durations of two runs compare only where its own are alike.
 func speed() (hash, compile time.Duration, err error) {
 	start := time.Now()
 	block, sum := make([]byte, 1<<20), sha256.New()
@@ -36,7 +36,8 @@ func speed() (hash, compile time.Duration, err error) {
 		return hash, 0, err
 	}
 	start = time.Now()
-	if out, err := exec.Command("go", "tool", "compile", "-p", "fixed", "-o", filepath.Join(dir, "fixed.o"), file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "tool", "compile", "-p", "fixed", "-o", filepath.Join(dir, "fixed.o"),
+		file).CombinedOutput(); err != nil {
 		return hash, 0, fmt.Errorf("go tool compile: %w\n%s", err, out)
 	}
 	return hash, time.Since(start), nil

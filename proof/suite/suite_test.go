@@ -84,7 +84,8 @@ func TestResults(t *testing.T) {
 	if !strings.HasSuffix(report.String(), "\n"+total.String()+"\n") {
 		t.Errorf("the report does not end with the summary")
 	}
-	check.Contains(t, out, "got 1, want 2", "cleanup went wrong", "undefined: testing", "panic: for no reason", "exit status 3", "goroutine ",
+	check.Contains(t, out, "got 1, want 2", "cleanup went wrong", "undefined: testing", "panic: for no reason",
+		"exit status 3", "goroutine ",
 		"ok    example.com/m/good ", "ok      TestFamily/two ")
 	for _, no := range []string{"not shown", "example.com/m/none", "=== RUN"} {
 		if strings.Contains(out, no) {
@@ -93,7 +94,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// A test that fails beside others and passes alone is unsteady; one that fails again has failed, and so has one of many.
+// A test that fails beside others and passes alone is unsteady; one that fails again has failed, and so has one of
+// many.
 func TestFailedTestsRunAgain(t *testing.T) {
 	needs.Long(t)
 	dir := t.TempDir()
@@ -113,8 +115,9 @@ func TestBad(t *testing.T) { t.Error("each time") }
 func TestMany(t *testing.T) { t.Error("one too many") }
 `), 0o644))
 	for _, c := range []struct{ tests, want string }{
-		{"^Test(First|Second|Good|Bad)$", "unsteady: example.com/m TestFirst/sub failed beside other tests and passed alone\n" +
-			"unsteady: example.com/m TestSecond failed beside other tests and passed alone\nfailed: example.com/m TestBad\n1 passed, 1 failed, 0 skipped\n"},
+		{"^Test(First|Second|Good|Bad)$",
+			"unsteady: example.com/m TestFirst/sub failed beside other tests and passed alone\n" +
+				"unsteady: example.com/m TestSecond failed beside other tests and passed alone\nfailed: example.com/m TestBad\n1 passed, 1 failed, 0 skipped\n"},
 		{"", "failed: example.com/m TestBad\nfailed: example.com/m TestFirst/sub\nfailed: example.com/m TestMany\n" +
 			"failed: example.com/m TestSecond\n1 passed, 4 failed, 0 skipped\n"},
 	} {
@@ -153,7 +156,8 @@ func TestRepeated(t *testing.T) {
 `
 	var total tally
 	printed := 0
-	r := reader{failure: func(string, string, string) { printed++ }, finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
+	r := reader{failure: func(string, string, string) { printed++ },
+		finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
 	must.OK(t, r.read(strings.NewReader(events)))
 	if total.Passed != 1 || total.Failed["p TestA/x"] != 2 || len(total.Failed) != 1 {
 		t.Errorf("%v %v, want 1 passed and p TestA/x failed 2 times", total, total.Failed)
@@ -165,7 +169,8 @@ func TestReusedResultsAreCounted(t *testing.T) {
 	var total tally
 	r := reader{finished: func(_ string, _ outcome, t tally, _ time.Duration) { total.add(t) }}
 	for _, p := range []string{"\t(cached)", "\t0.1s"} {
-		r.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"output","Package":"p","Output":"ok  \tp` + strings.ReplaceAll(p, "\t", `\t`) + `\n"}` + "\n" +
+		r.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestA"}` + "\n" +
+			`{"Action":"output","Package":"p","Output":"ok  \tp` + strings.ReplaceAll(p, "\t", `\t`) + `\n"}` + "\n" +
 			`{"Action":"pass","Package":"p"}` + "\n"))
 	}
 	if r.reused != 1 || total.Passed != 2 {
@@ -175,13 +180,15 @@ func TestReusedResultsAreCounted(t *testing.T) {
 
 func TestKilledPackageFails(t *testing.T) {
 	var total tally
-	r := reader{failure: func(string, string, string) {}, finished: func(_ string, o outcome, t tally, _ time.Duration) {
+	r := reader{failure: func(string, string, string) {}, finished: func(_ string, o outcome, t tally,
+		_ time.Duration) {
 		if o != failed {
 			total.Passed = 100
 		}
 		total.add(t)
 	}}
-	r.read(strings.NewReader(`{"Action":"run","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"start","Package":"q"}` + "\n"))
+	r.read(strings.NewReader(`{"Action":"run","Package":"p","Test":"TestA"}` + "\n" +
+		`{"Action":"start","Package":"q"}` + "\n"))
 	check.Equal(t, total.String(), "0 passed, 2 failed, 0 skipped", "%s")
 }
 
@@ -229,7 +236,8 @@ func TestJobsFail(t *testing.T) {
 	hang.limit = 300 * time.Millisecond
 	missing := shell("missing", "")
 	missing.needs = "no-such-program"
-	out, total := run(t, 8, shell("exit", "echo why; exit 1"), job{name: "absent", command: []string{"/no/such/file"}, limit: time.Minute}, hang, missing)
+	out, total := run(t, 8, shell("exit", "echo why; exit 1"),
+		job{name: "absent", command: []string{"/no/such/file"}, limit: time.Minute}, hang, missing)
 	check.Equal(t, total.String(), "0 passed, 3 failed, 1 skipped", "%s")
 	check.Contains(t, out, "why\n", "killed by its limit of 300ms", "no such file", "needs no-such-program")
 }
@@ -242,18 +250,20 @@ func TestKilledJobSaysSo(t *testing.T) {
 	check.Contains(t, out, "--- FAIL: p TestA\nkilled by its limit of 1s, after ", "\nbefore")
 }
 
-// Of the stacks that a killed test's processes print, a few lines follow the first line; a file has all. go test's own timeout is such a
-// limit, too.
+// Of the stacks that a killed test's processes print, a few lines follow the first line; a file has all. go test's own
+// timeout is such a limit, too.
 func TestKilledJobPrintsFewStacks(t *testing.T) {
 	dir := t.TempDir()
-	stacks := "said before\n%s\n\n" + strings.Repeat("goroutine 8 [running]:\nruntime.park()\n\t/go/proc.go:1 +0x2\n\n", 275) + "goroutine 7 [select]:\nm.TestA(0x1)\n\t/m/a_test.go:5 +0x1\n"
+	stacks := "said before\n%s\n\n" + strings.Repeat("goroutine 8 [running]:\nruntime.park()\n\t/go/proc.go:1 +0x2\n\n",
+		275) + "goroutine 7 [select]:\nm.TestA(0x1)\n\t/m/a_test.go:5 +0x1\n"
 	for name, c := range map[string]struct{ first, script, want string }{
 		"limit":   {"SIGQUIT: quit", `trap 'cat dump; exit 2' QUIT; while :; do sleep 0.05; done`, "killed by its limit of 1s, after "},
 		"timeout": {"panic: test timed out after 15m0s", `cat dump; exit 2`, "killed by its limit of 15m0s (go test -timeout)\n"},
 	} {
 		events := `{"Action":"run","Package":"p","Test":"TestA"}` + "\n"
 		for line := range strings.Lines(fmt.Sprintf(stacks, c.first)) {
-			events += string(must.Get(json.Marshal(event{Action: "output", Package: "p", Test: "TestA", Output: line}))(t)) + "\n"
+			events += string(must.Get(json.Marshal(event{Action: "output", Package: "p", Test: "TestA", Output: line}))(
+				t)) + "\n"
 		}
 		must.OK(t, os.WriteFile(filepath.Join(dir, "dump"), []byte(events), 0o600))
 		j := shell(name, c.script)
@@ -265,7 +275,8 @@ func TestKilledJobPrintsFewStacks(t *testing.T) {
 		if n := strings.Count(out.String(), "\n"); n > 20 {
 			t.Errorf("%s: %d lines", name, n)
 		}
-		check.Contains(t, string(must.Get(os.ReadFile(filepath.Join(dir, "stacks", "p-TestA.stacks")))(t)), "runtime.park()")
+		check.Contains(t, string(must.Get(os.ReadFile(filepath.Join(dir, "stacks", "p-TestA.stacks")))(t)),
+			"runtime.park()")
 	}
 }
 
@@ -274,7 +285,8 @@ func TestLimitCountsLessOnALoadedMachine(t *testing.T) {
 		loadavg string
 		cpus    int
 		want    float64
-	}{{"0.00 0.1 0.1 1/100 7\n", 2, 1}, {"2.00 0.1 0.1 1/100 7\n", 2, 1}, {"20.00 0.1 0.1 1/100 7\n", 2, 0.1}, {"0.50 9 9", 1, 1}, {"", 2, 1}} {
+	}{{"0.00 0.1 0.1 1/100 7\n", 2, 1}, {"2.00 0.1 0.1 1/100 7\n", 2, 1}, {"20.00 0.1 0.1 1/100 7\n", 2, 0.1},
+		{"0.50 9 9", 1, 1}, {"", 2, 1}} {
 		check.Equal(t, share(c.loadavg, c.cpus), c.want, "load "+c.loadavg+": %v")
 	}
 }
@@ -285,7 +297,8 @@ func TestStacksAreBrief(t *testing.T) {
 	stack := "goroutine 7 [select]:\nm.TestHang(0x1)\n\t/m/a_test.go:5 +0x1\n\n"
 	other := "goroutine 8 [running]:\nruntime.park()\n\t/go/proc.go:1 +0x2\n\n"
 	for _, first := range []string{"panic: test timed out after 15m0s", "SIGQUIT: quit"} {
-		got := brief("said before\n" + first + "\n\trunning tests:\n\n" + strings.Repeat(other, 100) + strings.Repeat(stack, 100))
+		got := brief("said before\n" + first + "\n\trunning tests:\n\n" +
+			strings.Repeat(other, 100) + strings.Repeat(stack, 100))
 		check.Equal(t, got, "said before\n"+first+"\n"+strings.Repeat(stack[:len(stack)-1], 4), "%s")
 	}
 }

@@ -64,7 +64,8 @@ func (m *Machine) Runs(median float64, slots []Slot, intervals int) *report.Repo
 	}
 	mean := total / float64(len(slots)*intervals)
 	ns := func(seconds float64) int64 { return int64((seconds - origin) * 1e9) }
-	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Clock: latency.ClockInfo{Steady: true},
+	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip,
+		Clock:   latency.ClockInfo{Steady: true},
 		Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64, Mode: "closed"}}
 	rep.Start = time.Unix(1_700_000_000, int64(origin*1e9))
 	s := &latency.Series{Name: latency.MainSeries}

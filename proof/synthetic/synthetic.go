@@ -25,7 +25,8 @@ type Link struct {
 
 // Clock ticks once per nanosecond, from an arbitrary start.
 func Clock() *latency.Clock {
-	return latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9, Method: "by definition of the test", ErrorPPM: 0.3, ReadNS: 8, Steady: true, Kernel: "tsc"},
+	return latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9, Method: "by definition of the test",
+		ErrorPPM: 0.3, ReadNS: 8, Steady: true, Kernel: "tsc"},
 		5_000_000, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 }
 
@@ -65,13 +66,16 @@ func (l Link) Report() *report.Report {
 	rep.Fill(r.Recording())
 	n := rep.Main().Total.Count
 	rep.Args = []string{"bench", "run", "-target", "10.9.0.2"}
-	rep.Traffic = report.Traffic{Target: "10.9.0.2", Protocol: "icmp", IPVersion: 4, FrameSize: 98, Mode: "closed", Outstanding: 1, Transport: "raw"}
+	rep.Traffic = report.Traffic{Target: "10.9.0.2", Protocol: "icmp", IPVersion: 4, FrameSize: 98, Mode: "closed",
+		Outstanding: 1, Transport: "raw"}
 	if l.Open {
 		rep.Traffic.Mode, rep.Traffic.Rate, rep.Traffic.Outstanding = "open", float64(l.Rate), 0
 	}
-	rep.Device = report.Device{Driver: "afxdp", Device: "veth0", Model: "veth", MAC: "02:00:00:00:00:01", MTU: 1500, Queues: 1, Backend: "socket", Push: "xdp-drv copy"}
+	rep.Device = report.Device{Driver: "afxdp", Device: "veth0", Model: "veth", MAC: "02:00:00:00:00:01", MTU: 1500,
+		Queues: 1, Backend: "socket", Push: "xdp-drv copy"}
 	rep.Counts = report.Counts{Sent: n, Received: n}
-	rep.Host = host.Facts{Hostname: "bench1", CPU: "Example CPU 9000", Cores: 8, Core: 3, Kernel: "6.12.1", Arch: "amd64", SMT: "on", Governor: "powersave", Clocksource: "tsc",
+	rep.Host = host.Facts{Hostname: "bench1", CPU: "Example CPU 9000", Cores: 8, Core: 3, Kernel: "6.12.1",
+		Arch: "amd64", SMT: "on", Governor: "powersave", Clocksource: "tsc",
 		Findings: []host.Finding{
 			{ID: "governor", Severity: host.Warning, What: "frequency governor of CPU 3 is powersave: the clock rate follows the load", Fix: "echo performance > /sys/devices/system/cpu/cpu3/cpufreq/scaling_governor"},
 			{ID: "mitigations", Severity: host.Note, What: "2 mitigations of CPU vulnerabilities are active", Fix: "compare only with hosts that have the same"},
@@ -81,8 +85,11 @@ func (l Link) Report() *report.Report {
 
 // Sampled returns a report of a given number of runs whose intervals contain log-normal samples; shift moves each
 // interval's median, by the index of the interval and of its run, in the logarithm.
-func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, shift func(run, i int) float64) *report.Report {
-	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Clock: latency.ClockInfo{Steady: true}, Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64, Mode: "closed"}}
+func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int,
+	shift func(run, i int) float64) *report.Report {
+	rep := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip,
+		Clock: latency.ClockInfo{Steady: true}, Traffic: report.Traffic{Protocol: "icmp", FrameSize: 64,
+			Mode: "closed"}}
 	s := &latency.Series{Name: latency.MainSeries}
 	values := make([]int64, perInterval)
 	at := int64(0)
@@ -93,7 +100,8 @@ func Sampled(rnd *rand.Rand, median float64, runs, intervals, perInterval int, s
 			for k := range values {
 				values[k] = int64(median * math.Exp(0.1*rnd.NormFloat64()+moved))
 			}
-			s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 1e9, Histogram: latency.FromValues(values)})
+			s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 1e9,
+				Histogram: latency.FromValues(values)})
 			at += 1e9
 		}
 		rep.Runs = append(rep.Runs, latency.Run{Start: start, End: at})

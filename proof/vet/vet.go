@@ -1,8 +1,8 @@
 // Package vet type-checks a whole module for one architecture, tests included, and applies go vet's analyzers.
 //
-// go vet compiles every package and starts a process for each. This package compiles nothing: it reads all sources once,
-// and of other modules only the declarations, so it needs a tenth of the CPU time. Unlike go vet, it does not know which
-// functions of other modules format text or never return.
+// go vet compiles every package and starts a process for each. This package compiles nothing: it reads all sources
+// once, and of other modules only the declarations, so it needs a tenth of the CPU time. Unlike go vet, it does not
+// know which functions of other modules format text or never return.
 package vet
 
 import (
@@ -31,7 +31,9 @@ import (
 )
 
 // analyzers are those of go vet in the Go release that builds the project.
-var analyzers = slices.DeleteFunc(slices.Clone(vet.Suite), func(a *analysis.Analyzer) bool { return a == scannererr.Analyzer || a == sqlrowserr.Analyzer })
+var analyzers = slices.DeleteFunc(slices.Clone(vet.Suite), func(a *analysis.Analyzer) bool {
+	return a == scannererr.Analyzer || a == sqlrowserr.Analyzer
+})
 
 // A listed package is go list's output for it.
 type listed struct {
@@ -50,7 +52,8 @@ func Check(dir, arch string) ([]string, error) {
 		return nil, err
 	}
 	build.Default.GOARCH = arch // some analyzers read it
-	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{}, others: map[string]*types.Package{"unsafe": types.Unsafe},
+	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{},
+		others:   map[string]*types.Package{"unsafe": types.Unsafe},
 		packages: map[string]*packages.Package{}, found: map[string]token.Position{}}
 	for _, p := range all {
 		switch own := p.Module != nil && p.Module.Main; {
@@ -86,7 +89,9 @@ func Check(dir, arch string) ([]string, error) {
 
 // list returns the module's packages, their tests, and what these import, each package after its imports.
 func list(dir, arch string) (all []listed, err error) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Name,ForTest,GoFiles,SFiles,IgnoredGoFiles,IgnoredOtherFiles,Imports,ImportMap,Module", "-deps", "-test", "./...")
+	cmd := exec.Command("go", "list",
+		"-json=ImportPath,Dir,Name,ForTest,GoFiles,SFiles,IgnoredGoFiles,IgnoredOtherFiles,Imports,ImportMap,Module",
+		"-deps", "-test", "./...")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0")
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -106,11 +111,12 @@ func list(dir, arch string) (all []listed, err error) {
 
 // A module is the state of one check.
 type module struct {
-	arch     string
-	set      *token.FileSet
-	parsed   map[string]*ast.File
-	others   map[string]*types.Package    // of other modules, without the bodies of functions
-	packages map[string]*packages.Package // by go list's ImportPath, which distinguishes a package from its variant with tests
+	arch   string
+	set    *token.FileSet
+	parsed map[string]*ast.File
+	others map[string]*types.Package // of other modules, without the bodies of functions
+	// by go list's ImportPath, which distinguishes a package from its variant with tests
+	packages map[string]*packages.Package
 	found    map[string]token.Position
 }
 
@@ -130,7 +136,10 @@ func (m *module) declare(l listed) error {
 		files = append(files, f)
 	}
 	config := types.Config{Sizes: types.SizesFor("gc", m.arch), IgnoreFuncBodies: true, DisableUnusedImportCheck: true,
-		Importer: importerFunc(func(path string) (*types.Package, error) { return m.other(cmp.Or(l.ImportMap[path], path)) })}
+		Importer: importerFunc(func(path string) (*types.Package,
+			error) {
+			return m.other(cmp.Or(l.ImportMap[path], path))
+		})}
 	if l.Module != nil && l.Module.GoVersion != "" {
 		config.GoVersion = "go" + l.Module.GoVersion
 	}
@@ -158,9 +167,11 @@ func (l listed) absolute(names []string) (all []string) {
 
 func (m *module) check(l listed) error {
 	path, _, _ := strings.Cut(l.ImportPath, " ")
-	p := &packages.Package{ID: l.ImportPath, Name: l.Name, PkgPath: path, Module: l.Module, Fset: m.set, TypesSizes: types.SizesFor("gc", m.arch),
-		GoFiles: l.absolute(l.GoFiles), OtherFiles: l.absolute(l.SFiles), IgnoredFiles: l.absolute(append(l.IgnoredGoFiles, l.IgnoredOtherFiles...)),
-		Imports: map[string]*packages.Package{}}
+	p := &packages.Package{ID: l.ImportPath, Name: l.Name, PkgPath: path, Module: l.Module, Fset: m.set,
+		TypesSizes: types.SizesFor("gc", m.arch),
+		GoFiles:    l.absolute(l.GoFiles), OtherFiles: l.absolute(l.SFiles),
+		IgnoredFiles: l.absolute(append(l.IgnoredGoFiles, l.IgnoredOtherFiles...)),
+		Imports:      map[string]*packages.Package{}}
 	for _, name := range p.GoFiles {
 		if m.parsed[name] == nil {
 			f, err := parser.ParseFile(m.set, name, nil, parser.ParseComments|parser.SkipObjectResolution)
@@ -171,9 +182,11 @@ func (m *module) check(l listed) error {
 		}
 		p.Syntax = append(p.Syntax, m.parsed[name])
 	}
-	p.TypesInfo = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{}, Defs: map[*ast.Ident]types.Object{},
-		Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{},
-		Scopes: map[ast.Node]*types.Scope{}, FileVersions: map[*ast.File]string{}}
+	p.TypesInfo = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{},
+		Defs: map[*ast.Ident]types.Object{},
+		Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{},
+		Selections: map[*ast.SelectorExpr]*types.Selection{},
+		Scopes:     map[ast.Node]*types.Scope{}, FileVersions: map[*ast.File]string{}}
 	config := types.Config{
 		Sizes: p.TypesSizes, GoVersion: "go" + l.Module.GoVersion,
 		Error: func(err error) { m.report(err.(types.Error).Pos, err.(types.Error).Msg) },

@@ -61,11 +61,13 @@ func (c *Controller) depths() (depth uint16, err error) {
 	case aq>>16 != Entry || acqSize != Entry:
 		return 0, fmt.Errorf("AQ_CAPS %#x, ACQ_CAPS %#x: entries have %d bytes", aq, c.val[RegACQCAPS/4], Entry)
 	case n == 0 || n&(n-1) != 0 || uint32(acqDepth) < n:
-		return 0, fmt.Errorf("AQ_CAPS %#x, ACQ_CAPS %#x: depths must be a power of two, ACQ as deep as AQ", aq, c.val[RegACQCAPS/4])
+		return 0, fmt.Errorf("AQ_CAPS %#x, ACQ_CAPS %#x: depths must be a power of two, ACQ as deep as AQ", aq,
+			c.val[RegACQCAPS/4])
 	case vector > 0 && vector >= c.card.Vectors:
 		return 0, fmt.Errorf("ACQ_CAPS %#x: MSI-X vector %d, there are %d", c.val[RegACQCAPS/4], vector, c.card.Vectors)
 	case c.pair(RegAQBASELO) == 0 || c.pair(RegACQBASELO) == 0:
-		return 0, fmt.Errorf("admin command before AQ_BASE %#x and ACQ_BASE %#x are set", c.pair(RegAQBASELO), c.pair(RegACQBASELO))
+		return 0, fmt.Errorf("admin command before AQ_BASE %#x and ACQ_BASE %#x are set", c.pair(RegAQBASELO),
+			c.pair(RegACQBASELO))
 	}
 	if err := c.CheckWidth("AQ_BASE", c.pair(RegAQBASELO)); err != nil {
 		return 0, err
@@ -79,7 +81,8 @@ func (c *Controller) adminDoorbell(v uint32) error {
 		return err
 	}
 	if n := uint16(v) - c.aq.head; v > 0xffff || n > depth || n == 0 {
-		return fmt.Errorf("%s = %#x: the tail was %d, the queue has %d entries", c.card.Registers.Name(RegAQDB), v, c.aq.tail, depth)
+		return fmt.Errorf("%s = %#x: the tail was %d, the queue has %d entries", c.card.Registers.Name(RegAQDB), v,
+			c.aq.tail, depth)
 	}
 	c.aq.tail = uint16(v)
 	return nil
@@ -99,7 +102,8 @@ func (c *Controller) stepAdmin() (busy bool) {
 			break
 		}
 		if p := b[3] & 1; p != Phase(q.head, depth) {
-			c.Host.Errorf("admin command %d (opcode %d): phase %d, expected %d", q.head, b.Opcode(), p, Phase(q.head, depth))
+			c.Host.Errorf("admin command %d (opcode %d): phase %d, expected %d", q.head, b.Opcode(), p,
+				Phase(q.head, depth))
 		}
 		q.head++
 		c.AdminCommands++
@@ -111,7 +115,10 @@ func (c *Controller) stepAdmin() (busy bool) {
 		q.late = append(q.late, r)
 	}
 	if c.card.AdminOutOfOrder && busy && len(q.late) > 1 {
-		c.Rand.Shuffle(len(q.late), func(i, j int) { q.late[i].entry, q.late[j].entry = q.late[j].entry, q.late[i].entry })
+		c.Rand.Shuffle(len(q.late), func(i, j int) {
+			q.late[i].entry, q.late[j].entry = q.late[j].entry,
+				q.late[i].entry
+		})
 	}
 	for len(q.late) > 0 && q.late[0].due <= c.Host.Now() {
 		busy = true

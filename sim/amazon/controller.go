@@ -1,5 +1,6 @@
-// Package amazon models the management interface that Amazon's ENA and EFA share: the registers below 68h, the reset protocol, register
-// reads by DMA, the admin queue and the event queue. A model embeds Controller and adds the card's own registers, commands and queues.
+// Package amazon models the management interface that Amazon's ENA and EFA share: the registers below 68h, the reset
+// protocol, register reads by DMA, the admin queue and the event queue. A model embeds Controller and adds the card's
+// own registers, commands and queues.
 package amazon
 
 import (
@@ -34,11 +35,12 @@ type Card struct {
 	AdminOutOfOrder bool
 	Recorded        parts.Answers // answers of a real device; nil for those of the model
 
-	Clear     func()                                                            // any reset
-	Execute   func(b *Message, in parts.Msg, r []byte) (status byte, err error) // executes a known command and writes its response after the head
-	Write     func(r Reg, v uint32) (own bool, err error)                       // own reports whether r is one of the card's own registers
-	InReset   func(r Reg) (allowed, lost bool)                                  // a write before the reset protocol has ended
-	Enabled   func()                                                            // the driver enabled the event queue; may be nil
+	Clear func() // any reset
+	// executes a known command and writes its response after the head
+	Execute   func(b *Message, in parts.Msg, r []byte) (status byte, err error)
+	Write     func(r Reg, v uint32) (own bool, err error) // own reports whether r is one of the card's own registers
+	InReset   func(r Reg) (allowed, lost bool)            // a write before the reset protocol has ended
+	Enabled   func()                                      // the driver enabled the event queue; may be nil
 	KeepAlive func() Event
 }
 
@@ -103,7 +105,8 @@ func (c *Controller) ReadRegister(r Reg) (uint32, error) {
 	case RegCTRLVERSION:
 		return c.card.Controller, nil
 	case RegCAPS:
-		return capsContiguous | 10<<capsResetShift | uint32(c.card.Width)<<capsWidthShift | c.card.AdminTimeout<<capsAdminTOShift, nil
+		return capsContiguous | 10<<capsResetShift | uint32(c.card.Width)<<capsWidthShift |
+			c.card.AdminTimeout<<capsAdminTOShift, nil
 	case RegACQTAIL:
 		return uint32(c.aq.done), nil
 	case RegAENQTAIL:

@@ -40,12 +40,15 @@ func (c *Controller) eventDoorbell(v uint32) error {
 	}
 	consumed := uint16(v) - first
 	switch {
-	case size != Entry || depth == 0 || depth&(depth-1) != 0 || vector > 0 && vector >= c.card.Vectors || c.pair(RegAENQBASELO) == 0:
-		return fmt.Errorf("%s = %d with AENQ_CAPS %#x, AENQ_BASE %#x", name, v, c.val[RegAENQCAPS/4], c.pair(RegAENQBASELO))
+	case size != Entry || depth == 0 || depth&(depth-1) != 0 || vector > 0 && vector >= c.card.Vectors ||
+		c.pair(RegAENQBASELO) == 0:
+		return fmt.Errorf("%s = %d with AENQ_CAPS %#x, AENQ_BASE %#x", name, v, c.val[RegAENQCAPS/4],
+			c.pair(RegAENQBASELO))
 	case !q.enabled && v != uint32(first):
 		return fmt.Errorf("%s = %d at first: %d is expected", name, v, first)
 	case v > 0xffff || consumed-q.consumed > q.tail-q.consumed:
-		return fmt.Errorf("%s = %d: %d events were consumed before, and only %d events were sent", name, v, q.consumed, q.tail)
+		return fmt.Errorf("%s = %d: %d events were consumed before, and only %d events were sent", name, v, q.consumed,
+			q.tail)
 	}
 	enabled := q.enabled
 	q.enabled, q.consumed = true, consumed

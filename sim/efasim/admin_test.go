@@ -28,7 +28,8 @@ func TestResetProtocol(t *testing.T) {
 	x.Set(amazon.RegINTRMASK, 0)
 	x.m.HastenKeepAlive(time.Second)
 	x.Port.Step()
-	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupKeepAlive || e[4] != 1 || len(x.Vectors) != 1 || x.Vectors[0] != 0 {
+	if e := x.AENQ.Bytes; le.Uint16(e) != amazon.GroupKeepAlive || e[4] != 1 || len(x.Vectors) != 1 ||
+		x.Vectors[0] != 0 {
 		t.Errorf("event %x, interrupts %v", e[:16], x.Vectors)
 	}
 	x.Set(amazon.RegAENQDB, 2)
@@ -66,7 +67,8 @@ func TestFeatures(t *testing.T) {
 	for _, p := range Profiles() {
 		x := openRig(t, Options{Profile: p})
 		r := x.get(featDevice)
-		if api, id, caps := le.Uint32(r[20:]), le.Uint32(r[24:]), le.Uint32(r[32:]); api != 1 || id != uint32(p.Device) || caps != p.Caps {
+		if api, id, caps := le.Uint32(r[20:]), le.Uint32(r[24:]), le.Uint32(r[32:]); api != 1 ||
+			id != uint32(p.Device) || caps != p.Caps {
 			t.Errorf("%s: %x", p.Name, r[:52])
 		}
 		check.Equal(t, le.Uint64(r)>>featQueue2&1 != 0, p.Inline > 0, p.Name+" supports QUEUE_ATTR_2: %v")
@@ -75,14 +77,16 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%s: network attributes %x", p.Name, r[:20])
 		}
 		r = x.get(featQueue1)
-		if le.Uint32(r) != 256 || le.Uint32(r[16:]) != 512 || le.Uint16(r[24:]) != p.SubCQs || le.Uint16(r[26:]) != p.MinSQ || le.Uint32(r[32:]) != p.MaxMR || le.Uint16(r[54:]) != p.Batch {
+		if le.Uint32(r) != 256 || le.Uint32(r[16:]) != 512 || le.Uint16(r[24:]) != p.SubCQs ||
+			le.Uint16(r[26:]) != p.MinSQ || le.Uint32(r[32:]) != p.MaxMR || le.Uint16(r[54:]) != p.Batch {
 			t.Errorf("%s: queue attributes %x", p.Name, r)
 		}
 		check.Equal(t, le.Uint64(x.get(featHints)), 0, p.Name+": hints %x: Linux takes the third for microseconds")
 		if r := x.get(featEvents); le.Uint32(r) == 0 || le.Uint32(r[8:]) != 1 {
 			t.Errorf("%s: event queue attributes %x", p.Name, r[:12])
 		}
-		if s, r := x.Do(opGetFeature, fields{17: uint8(featQueue2)}); (s == statusOK) != (p.Inline > 0) || le.Uint16(r) != p.Inline {
+		if s, r := x.Do(opGetFeature, fields{17: uint8(featQueue2)}); (s == statusOK) != (p.Inline > 0) ||
+			le.Uint16(r) != p.Inline {
 			t.Errorf("%s: QUEUE_ATTR_2: status %d, %x", p.Name, s, r[:2])
 		}
 		s, _ := x.Do(opGetFeature, fields{17: uint8(8)})
@@ -137,7 +141,8 @@ func TestObjects(t *testing.T) {
 	x.bad(statusIllegal, opDestroyEQ, fields{4: uint16(5)}, "there is no EQ 5")
 
 	// Completion queues.
-	cq := fields{4: uint8(1 << 5), 5: uint8(4), 6: uint16(64), 8: le.Uint16(e), 12: x.Alloc(4096).IOVA, 24: uint16(1), 26: x.uar}
+	cq := fields{4: uint8(1 << 5), 5: uint8(4), 6: uint16(64), 8: le.Uint16(e), 12: x.Alloc(4096).IOVA, 24: uint16(1),
+		26: x.uar}
 	x.bad(statusIllegal, opCreateCQ, cq.With(5, uint8(2)), "cq_entry_size_words 2")
 	x.bad(statusIllegal, opCreateCQ, cq.With(5, uint8(4|1<<5)), "set_src_addr")
 	x.bad(statusIllegal, opCreateCQ, cq.With(6, uint16(65)), "sub_cq_depth 65")
@@ -179,7 +184,8 @@ func TestObjects(t *testing.T) {
 	x.bad(statusIllegal, opCreateQP, good.With(40, uint32(63*qDepth)), "send_queue_ring_size")
 	x.bad(statusIllegal, opCreateQP, good.With(40, uint32(128*qDepth)), "send_queue_ring_size") // efa2 has no wide WQEs
 	x.bad(statusIllegal, opCreateQP, good.With(44, uint32(15)), "send_queue_depth 15")
-	x.bad(statusIllegal, opCreateQP, good.With(44, uint32(8)).With(40, uint32(64*8)), "send_queue_depth 8") // min_sq_depth
+	// min_sq_depth
+	x.bad(statusIllegal, opCreateQP, good.With(44, uint32(8)).With(40, uint32(64*8)), "send_queue_depth 8")
 	x.bad(statusIllegal, opCreateQP, good.With(48, uint32(16*15)), "recv_queue_ring_size 240")
 	x.bad(statusIllegal, opCreateQP, good.With(52, uint32(17)), "recv_queue_ring_size")
 	x.bad(statusIllegal, opCreateQP, good.With(56, uint16(9)), "there is no UAR 9")
@@ -232,7 +238,8 @@ func TestExhaustion(t *testing.T) {
 	// LLQ memory is reused: more QPs one after another than fit at once.
 	x.open()
 	c = x.completions(16, nil)
-	big := q.create().With(44, uint32(maxSQDepth)).With(40, uint32(64*maxSQDepth)).With(24, uint32(c.idx)).With(28, uint32(c.idx)).With(4, x.pd).With(56, x.uar)
+	big := q.create().With(44, uint32(maxSQDepth)).With(40, uint32(64*maxSQDepth)).With(24, uint32(c.idx)).With(28,
+		uint32(c.idx)).With(4, x.pd).With(56, x.uar)
 	var made []uint32
 	for {
 		s, r := x.Do(opCreateQP, big)
@@ -305,7 +312,8 @@ func TestStates(t *testing.T) {
 	x.bel.Write32(u.rqBell, 1)
 	x.ExpectError("rung in state 0")
 	x.OK(opModifyQP, mod(q.handle, modState|modPSN|modRNR, stateRTS).With(29, uint8(3)))
-	if r := x.OK(opQueryQP, fields{4: q.handle}); le.Uint32(r) != stateRTS || le.Uint32(r[4:]) != testKey || le.Uint32(r[8:]) != 5 || r[13] != 3 {
+	if r := x.OK(opQueryQP, fields{4: q.handle}); le.Uint32(r) != stateRTS || le.Uint32(r[4:]) != testKey ||
+		le.Uint32(r[8:]) != 5 || r[13] != 3 {
 		t.Errorf("QUERY_QP %x", r[:16])
 	}
 	x.OK(opModifyQP, mod(q.handle, modState|modCurState, stateErr).With(16, uint32(stateRTR)))
@@ -334,7 +342,8 @@ func TestAdminKnobs(t *testing.T) {
 	for e := x.Ack(); e != nil; e = x.Ack() {
 		got = append(got, le.Uint16(e))
 	}
-	if slices.Equal(got, ids) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(ids))) || !slices.Contains(x.Vectors, 3) {
+	if slices.Equal(got, ids) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(ids))) ||
+		!slices.Contains(x.Vectors, 3) {
 		t.Errorf("completions %x of %x, interrupts %v", got, ids, x.Vectors)
 	}
 	x.m.IgnoreAdmin(func(command string) bool { return command == "ALLOC_PD" })
@@ -351,7 +360,8 @@ func TestAdminKnobs(t *testing.T) {
 
 func TestStatistics(t *testing.T) {
 	x := openRig(t, Options{Profile: EFA0})
-	for typ, want := range map[uint8]uint8{statsBasic: 0, statsMessages: 0, statsRead: 0, statsWrite: statusUnsupported, statsNetwork: 0, 5: statusUnsupported} {
+	for typ, want := range map[uint8]uint8{statsBasic: 0, statsMessages: 0, statsRead: 0, statsWrite: statusUnsupported,
+		statsNetwork: 0, 5: statusUnsupported} {
 		s, _ := x.Do(opGetStats, fields{16: typ})
 		check.Equal(t, s, want, fmt.Sprintf("type %d: status %%d", typ))
 	}
@@ -366,7 +376,8 @@ func TestStatistics(t *testing.T) {
 			t.Errorf("%v: %x", f, s[:32])
 		}
 	}
-	if s := x.OK(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 || le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
+	if s := x.OK(opGetStats, fields{16: uint8(statsMessages), 17: uint8(1), 18: r.num}); le.Uint64(s) != 0 ||
+		le.Uint64(s[16:]) != 9 || le.Uint64(s[24:]) != 1 {
 		t.Errorf("of the receiver: %x", s[:32])
 	}
 }
@@ -380,8 +391,10 @@ func TestTraceNames(t *testing.T) {
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)
 	check.Contains(t, text.String(),
-		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE NETWORK_ATTR, status ", "CREATE_AH", "dest_addr[0]=80fe")
-	for off, want := range map[uint64]string{x.m.page(1) + 8: "UAR[1] SQ[1] doorbell", x.m.page(1) + 12: "UAR[1] RQ[1] doorbell", x.m.page(2) + cqDoorbells + 8: "UAR[2] CQ[2] doorbell"} {
+		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE NETWORK_ATTR, status ", "CREATE_AH",
+		"dest_addr[0]=80fe")
+	for off, want := range map[uint64]string{x.m.page(1) + 8: "UAR[1] SQ[1] doorbell",
+		x.m.page(1) + 12: "UAR[1] RQ[1] doorbell", x.m.page(2) + cqDoorbells + 8: "UAR[2] CQ[2] doorbell"} {
 		if got, order := x.m.RegisterName(x.m.opt.doorbells, off); got != want || order != binary.ByteOrder(le) {
 			t.Errorf("%#x is called %q, want %q", off, got, want)
 		}

@@ -40,21 +40,25 @@ type kind struct {
 
 // Commands by opcode.
 var kinds = map[uint8]kind{
-	opCreateQP: {amazon.Lay("CREATE_QP", 64, "04.15:0 pd 04.23:16 qp_type 04.24 sq_virt 04.25 rq_virt 04.26 unsolicited_write_recv "+
-		"08*2 sq_base_addr 10*2 rq_base_addr 18.31:0 send_cq_idx 1c.31:0 recv_cq_idx 20.31:0 sq_l_key 24.31:0 rq_l_key "+
-		"28.31:0 send_queue_ring_size 2c.31:0 send_queue_depth 30.31:0 recv_queue_ring_size 34.31:0 recv_queue_depth "+
-		"38.15:0 uar 38.23:16 sl"), (*Model).createQP},
-	opModifyQP: {amazon.Lay("MODIFY_QP", 32, "04.5:0 modify_mask 08.31:0 qp_handle 0c.31:0 qp_state 10.31:0 cur_qp_state 14.31:0 qkey "+
-		"18.31:0 sq_psn 1c.7:0 sq_drained_async_notify 1c.15:8 rnr_retry"), (*Model).modifyQP},
+	opCreateQP: {amazon.Lay("CREATE_QP", 64,
+		"04.15:0 pd 04.23:16 qp_type 04.24 sq_virt 04.25 rq_virt 04.26 unsolicited_write_recv "+
+			"08*2 sq_base_addr 10*2 rq_base_addr 18.31:0 send_cq_idx 1c.31:0 recv_cq_idx 20.31:0 sq_l_key 24.31:0 rq_l_key "+
+			"28.31:0 send_queue_ring_size 2c.31:0 send_queue_depth 30.31:0 recv_queue_ring_size 34.31:0 recv_queue_depth "+
+			"38.15:0 uar 38.23:16 sl"), (*Model).createQP},
+	opModifyQP: {amazon.Lay("MODIFY_QP", 32,
+		"04.5:0 modify_mask 08.31:0 qp_handle 0c.31:0 qp_state 10.31:0 cur_qp_state 14.31:0 qkey "+
+			"18.31:0 sq_psn 1c.7:0 sq_drained_async_notify 1c.15:8 rnr_retry"), (*Model).modifyQP},
 	opQueryQP:   {amazon.Lay("QUERY_QP", 8, "04.31:0 qp_handle"), (*Model).queryQP},
 	opDestroyQP: {amazon.Lay("DESTROY_QP", 8, "04.31:0 qp_handle"), (*Model).destroyQP},
 	opCreateAH:  {amazon.Lay("CREATE_AH", 24, "04*4 dest_addr 14.15:0 pd"), (*Model).createAH},
 	opDestroyAH: {amazon.Lay("DESTROY_AH", 8, "04.15:0 ah 04.31:16 pd"), (*Model).destroyAH},
-	opRegMR: {amazon.Lay("REG_MR", 64, "04.15:0 pd 08*8 pbl 28*2 mr_length 30.5:0 phys_page_size_shift 30.7 mem_addr_phy_mode_en "+
-		"30.8 local_write_enable 30.9 remote_write_enable 30.10 remote_read_enable 34.31:0 page_num 38*2 iova"), (*Model).regMR},
+	opRegMR: {amazon.Lay("REG_MR", 64,
+		"04.15:0 pd 08*8 pbl 28*2 mr_length 30.5:0 phys_page_size_shift 30.7 mem_addr_phy_mode_en "+
+			"30.8 local_write_enable 30.9 remote_write_enable 30.10 remote_read_enable 34.31:0 page_num 38*2 iova"), (*Model).regMR},
 	opDeregMR: {amazon.Lay("DEREG_MR", 8, "04.31:0 l_key"), (*Model).deregMR},
-	opCreateCQ: {amazon.Lay("CREATE_CQ", 28, "04.5 interrupt_mode_enabled 04.6 virt 04.12:8 cq_entry_size_words 04.13 set_src_addr "+
-		"04.31:16 sub_cq_depth 08.15:0 eqn 0c*2 cq_ba 14.31:0 l_key 18.15:0 num_sub_cqs 18.31:16 uar"), (*Model).createCQ},
+	opCreateCQ: {amazon.Lay("CREATE_CQ", 28,
+		"04.5 interrupt_mode_enabled 04.6 virt 04.12:8 cq_entry_size_words 04.13 set_src_addr "+
+			"04.31:16 sub_cq_depth 08.15:0 eqn 0c*2 cq_ba 14.31:0 l_key 18.15:0 num_sub_cqs 18.31:16 uar"), (*Model).createCQ},
 	opDestroyCQ:  {amazon.Lay("DESTROY_CQ", 8, "04.15:0 cq_idx"), (*Model).destroyCQ},
 	opGetFeature: {amazon.Lay("GET_FEATURE", amazon.Entry, feature), (*Model).getFeature},
 	opSetFeature: {amazon.Lay("SET_FEATURE", amazon.Entry, feature), (*Model).setFeature},

@@ -34,7 +34,8 @@ type cq struct {
 func (m *Model) createCQ(in parts.Msg, r []byte) *refusal {
 	p := &m.opt.Profile
 	words, depth, irq := in.I("cq_entry_size_words"), in.U32("sub_cq_depth"), in.Is("interrupt_mode_enabled")
-	q := cq{live: true, depth: depth, size: 4 * words, source: in.Is("set_src_addr"), irq: irq, eqn: uint16(in.U("eqn")),
+	q := cq{live: true, depth: depth, size: 4 * words, source: in.Is("set_src_addr"), irq: irq,
+		eqn: uint16(in.U("eqn")),
 		uar: uint16(in.U("uar")), hasBell: irq || p.Polled, tails: make([]uint32, p.SubCQs),
 		ring: ring{base: in.U("cq_ba"), key: in.U32("l_key"), virt: in.Is("virt")}}
 	u, no := m.userPage(in)
@@ -132,7 +133,8 @@ func (m *Model) complete(at uint32, sub uint16, send bool, b []byte) {
 			m.Host.Errorf("CQ %d: %v", at, err)
 			return
 		}
-		for _, part := range [][2]int{{16, q.size}, {0, 16}} { // the phase last, because a device writes the entry at once
+		// the phase last, because a device writes the entry at once
+		for _, part := range [][2]int{{16, q.size}, {0, 16}} {
 			if part[0] < part[1] {
 				m.Host.DMAWrite(spans[0].at+uint64(part[0]), c[part[0]:part[1]])
 			}
@@ -154,7 +156,8 @@ func (m *Model) cqDoorbell(i int, v uint32) error {
 	q.bell = v
 	n := (v - q.consumed) & cqdbConsumer
 	if n > q.written-q.consumed {
-		return fmt.Errorf("CQ %d: consumer count %d: it was %d, and %d completions were written", i, v&cqdbConsumer, q.consumed&cqdbConsumer, q.written)
+		return fmt.Errorf("CQ %d: consumer count %d: it was %d, and %d completions were written", i, v&cqdbConsumer,
+			q.consumed&cqdbConsumer, q.written)
 	}
 	q.consumed += n
 	q.rung = true

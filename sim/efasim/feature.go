@@ -7,7 +7,8 @@ import (
 )
 
 func (m *Model) offered() uint64 {
-	f := uint64(1<<featDevice | 1<<featAENQ | 1<<featNetwork | 1<<featQueue1 | 1<<featHints | 1<<featHost | 1<<featEvents)
+	f := uint64(1<<featDevice | 1<<featAENQ | 1<<featNetwork | 1<<featQueue1 | 1<<featHints | 1<<featHost |
+		1<<featEvents)
 	if m.opt.Profile.Inline > 0 {
 		f |= 1 << featQueue2
 	}
@@ -115,7 +116,8 @@ func (m *Model) setHost(in parts.Msg) *refusal {
 	// The published driver has a version outside Linux's tree only, and always reports the kernel's.
 	switch version, flags := le.Uint32(b[168:]), le.Uint32(b[176:]); {
 	case version == 0 && flags&1 == 0, version != 0 && flags&1 != 0:
-		m.Host.Warnf("HOST_INFO: driver version %#x, flags %#x: a driver has a version or is in Linux's tree", version, flags)
+		m.Host.Warnf("HOST_INFO: driver version %#x, flags %#x: a driver has a version or is in Linux's tree", version,
+			flags)
 	case le.Uint32(b[164:]) == 0:
 		m.Host.Warnf("HOST_INFO: kernel version 0")
 	}

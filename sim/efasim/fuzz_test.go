@@ -90,8 +90,10 @@ func FuzzModel(f *testing.F) {
 				x.bel.Write32(q.rqBell, uint32(q.posted))
 			case 5: // a frame, mostly valid
 				b := take(60)
-				g := frame{typ: b[0] % 8, flags: b[1], status: b[2] % 20, src: gidOf([6]byte{b[3] & 1}), dst: x.m.gid, srcQP: le.Uint16(b[4:]), dstQP: q.num,
-					qkey: testKey, epoch: x.m.epoch + uint32(b[6]&3), seq: uint32(b[7]), raddr: q.mem.IOVA + uint64(le.Uint16(b[8:])), rkey: q.rkey,
+				g := frame{typ: b[0] % 8, flags: b[1], status: b[2] % 20, src: gidOf([6]byte{b[3] & 1}), dst: x.m.gid,
+					srcQP: le.Uint16(b[4:]), dstQP: q.num,
+					qkey: testKey, epoch: x.m.epoch + uint32(b[6]&3), seq: uint32(b[7]),
+					raddr: q.mem.IOVA + uint64(le.Uint16(b[8:])), rkey: q.rkey,
 					length: uint32(le.Uint16(b[10:])), payload: b[12 : 12+b[59]%48]}
 				out := g.marshal()
 				if op&32 != 0 {

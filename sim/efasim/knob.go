@@ -2,7 +2,8 @@ package efasim
 
 import "github.com/rebound-nic/rebound/sim/amazon"
 
-const eventGroups = 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification | 1<<amazon.GroupKeepAlive
+const eventGroups = 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification |
+	1<<amazon.GroupKeepAlive
 
 // DropReceives drops all frames that arrive, including acknowledgements: to its peers the device is dead.
 func (m *Model) DropReceives(on bool) { m.Turn(func(*amazon.Knobs) { m.deaf = on }) }

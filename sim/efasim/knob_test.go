@@ -59,7 +59,8 @@ func TestKnobs(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	x := newRig(t, Options{NotReady: true, Version: 0x102, Controller: 0x03040506, Width: 40, Vectors: 3, Hints: Hints{1, 2, 3, 4}, Unsupported: 1 << featEvents})
+	x := newRig(t, Options{NotReady: true, Version: 0x102, Controller: 0x03040506, Width: 40, Vectors: 3,
+		Hints: Hints{1, 2, 3, 4}, Unsupported: 1 << featEvents})
 	read := func(r amazon.Reg) uint32 { return x.Regs.Read32(uint64(r)) }
 	check.Equal(t, read(amazon.RegDEVSTS)&amazon.StsReady, 0, "DEV_STS.READY is %d")
 	check.Equal(t, read(amazon.RegVERSION), 0x102, "VERSION %#x")

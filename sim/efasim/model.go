@@ -107,7 +107,8 @@ func New(o Options) *Model {
 	m := &Model{opt: options{o, o.Profile.Doorbells, llqMemory}, gid: gidOf(o.MAC), epoch: rand.Uint32()}
 	m.Init(amazon.Card{
 		Registers: regTable, Command: command, Features: featNames,
-		Version: o.Version, Controller: o.Controller, Width: o.Width, // no admin timeout: a slow host needs the driver's own
+		// no admin timeout: a slow host needs the driver's own
+		Version: o.Version, Controller: o.Controller, Width: o.Width,
 		Vectors:  m.vectors(),
 		NotReady: o.NotReady, AdminDelay: o.AdminDelay, AdminOutOfOrder: o.AdminOutOfOrder, Recorded: o.Recorded,
 		Clear: m.clear, Execute: m.execute, Write: m.write, InReset: m.inReset,
@@ -133,7 +134,8 @@ func (m *Model) uarBase() uint64 {
 func (m *Model) Config() sim.Config {
 	const uars = maxUAR * uarSize
 	c := sim.Config{
-		Vendor: 0x1d0f, Device: m.opt.Profile.Device, SubVendor: 0x1d0f, SubDevice: m.opt.Profile.Device, Class: 0x020000,
+		Vendor: 0x1d0f, Device: m.opt.Profile.Device, SubVendor: 0x1d0f, SubDevice: m.opt.Profile.Device,
+		Class:       0x020000,
 		MSIXVectors: m.vectors(), MSIXBAR: 0, MSIXTable: msixTable, MSIXPBA: msixPBA,
 		PCIeDevCap: 1<<28 | 1<<15 | 2, LinkSpeed: 3, LinkWidth: 16,
 	}

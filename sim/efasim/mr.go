@@ -39,7 +39,8 @@ func (m *Model) regMR(in parts.Msg, r []byte) *refusal {
 	if no != nil {
 		return no
 	}
-	x := &mr{pd: uint16(in.U("pd")), iova: in.U("iova"), size: in.U("mr_length"), shift: uint(in.U("phys_page_size_shift"))}
+	x := &mr{pd: uint16(in.U("pd")), iova: in.U("iova"), size: in.U("mr_length"),
+		shift: uint(in.U("phys_page_size_shift"))}
 	x.may = uint8(le.Uint32(in.B[0x30:]) >> 8 & 7)
 	switch {
 	case x.size == 0 || x.iova+x.size-1 < x.iova:
@@ -137,7 +138,8 @@ func (m *Model) chunks(at uint64, length uint32, n int) ([]byte, *refusal) {
 		if want := uint32(8*(k%ptrsPerChunk) + 12); last && length != want && length != uint32(8*k+12) {
 			return nil, illegal("last chunk of a page list is %d bytes long, %d pointers need %d", length, k, want)
 		} else if !last && length != nextChunk+12 {
-			return nil, illegal("chunk of a page list is %d bytes long, with another behind it it has %d", length, nextChunk+12)
+			return nil, illegal("chunk of a page list is %d bytes long, with another behind it it has %d", length,
+				nextChunk+12)
 		}
 		b := make([]byte, 8*k)
 		if !last {
@@ -190,7 +192,8 @@ func (x *mr) reach(addr uint64, n int, rights uint8) ([]span, error) {
 	case x.may&rights != rights:
 		return nil, fmt.Errorf("key %#x has the permissions %#x, %#x are needed", x.lkey, x.may, rights)
 	case addr < x.iova || addr-x.iova > x.size || uint64(n) > x.size-(addr-x.iova):
-		return nil, fmt.Errorf("%d bytes at %#x are not in the region %#x+%#x of key %#x", n, addr, x.iova, x.size, x.lkey)
+		return nil, fmt.Errorf("%d bytes at %#x are not in the region %#x+%#x of key %#x", n, addr, x.iova, x.size,
+			x.lkey)
 	case x.physical:
 		return []span{{addr, n}}, nil
 	}

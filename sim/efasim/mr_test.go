@@ -20,7 +20,8 @@ func TestPageLists(t *testing.T) {
 		le.PutUint32(mem.Bytes[4096*order[i]:], uint32(i))
 	}
 	const iova = 0x7000_1000_0000
-	direct := fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * pages), 12: list.IOVA, 40: uint64(pages * 4096), 48: uint8(12), 49: uint8(7), 56: uint64(iova)}
+	direct := fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * pages), 12: list.IOVA, 40: uint64(pages * 4096),
+		48: uint8(12), 49: uint8(7), 56: uint64(iova)}
 	verify := func(what string, r []byte) {
 		t.Helper()
 		key := le.Uint32(r)
@@ -61,7 +62,8 @@ func TestPageLists(t *testing.T) {
 
 	// One page of 2 MiB, with an offset.
 	r := x.OK(opRegMR, fields{4: x.pd, 8: uint64(0x40000000), 40: uint64(100), 48: uint8(21), 56: uint64(iova + 5000)})
-	if spans, err := x.m.local(x.pd, le.Uint32(r), iova+5010, 90, 0); err != nil || len(spans) != 1 || spans[0] != (span{0x40000000 + 5010, 90}) {
+	if spans, err := x.m.local(x.pd, le.Uint32(r), iova+5010, 90, 0); err != nil || len(spans) != 1 ||
+		spans[0] != (span{0x40000000 + 5010, 90}) {
 		t.Errorf("spans %v, %v", spans, err)
 	}
 	for _, c := range []struct {
@@ -82,7 +84,8 @@ func TestPageLists(t *testing.T) {
 	}
 	// Physical mode: the address is a bus address.
 	r = x.OK(opRegMR, fields{4: x.pd, 40: uint64(1 << 48), 48: uint8(1 << 7), 49: uint8(1)})
-	if spans, err := x.m.local(x.pd, le.Uint32(r), mem.IOVA+12345, 50, mayLocalWrite); err != nil || spans[0] != (span{mem.IOVA + 12345, 50}) {
+	if spans, err := x.m.local(x.pd, le.Uint32(r), mem.IOVA+12345, 50, mayLocalWrite); err != nil ||
+		spans[0] != (span{mem.IOVA + 12345, 50}) {
 		t.Errorf("physical: %v, %v", spans, err)
 	}
 }
@@ -112,7 +115,8 @@ func TestChunkChain(t *testing.T) {
 			le.PutUint64(b[4:], chunks[i].IOVA)
 			length = nextChunk + 12
 		}
-		f := fields{3: uint8(cmdCtrlData | cmdCtrlIndir), 4: x.pd, 8: length, 12: chunks[0].IOVA, 40: uint64(n) << 12, 48: uint8(12), 49: uint8(7)}
+		f := fields{3: uint8(cmdCtrlData | cmdCtrlIndir), 4: x.pd, 8: length, 12: chunks[0].IOVA, 40: uint64(n) << 12,
+			48: uint8(12), 49: uint8(7)}
 		r := x.OK(opRegMR, f)
 		y := x.m.region(le.Uint32(r))
 		for i, a := range y.pages {

@@ -97,7 +97,8 @@ func (m *Model) createAH(in parts.Msg, r []byte) *refusal {
 	}
 	gid := [16]byte(in.Bytes("dest_addr"))
 	if n, there := d.ahs[gid]; there {
-		m.Host.Warnf("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it", in.I("pd"), n)
+		m.Host.Warnf("CREATE_AH: PD %d has handle %d for the destination: must not be called more than once for it",
+			in.I("pd"), n)
 		m.ahs[n].uses++
 		le.PutUint16(r, n)
 		return nil

@@ -21,12 +21,15 @@ type Profile struct {
 // Profiles, oldest first. EFA0 has more than one sub-CQ and a node GUID of 0, and neither RDMA write nor wide inline
 // data. Limits that were seen on several generations are the same for all: see queueLimits.
 var (
-	EFA0 = Profile{Name: "efa0", Device: 0xefa0, Caps: CapRDMARead | CapRNRRetry, SubCQs: 2, Doorbells: 0, MaxRDMA: 1 << 30,
-		MaxMR: 262144}
-	EFA1 = Profile{Name: "efa1", Device: 0xefa1, Caps: CapRDMARead | CapRNRRetry | CapPolling128 | CapRDMAWrite, SubCQs: 1, Doorbells: 2,
+	EFA0 = Profile{Name: "efa0", Device: 0xefa0, Caps: CapRDMARead | CapRNRRetry, SubCQs: 2, Doorbells: 0,
+		MaxRDMA: 1 << 30,
+		MaxMR:   262144}
+	EFA1 = Profile{Name: "efa1", Device: 0xefa1, Caps: CapRDMARead | CapRNRRetry | CapPolling128 | CapRDMAWrite,
+		SubCQs: 1, Doorbells: 2,
 		MaxRDMA: 1 << 30, MaxMR: 262144, LinkGbps: 100, GUID: true, Batch: 64}
-	EFA2 = Profile{Name: "efa2", Device: 0xefa2, Caps: EFA1.Caps | CapUnsolicited, SubCQs: 1, Polled: true, Doorbells: 4,
-		MaxRDMA: 1 << 30, MaxMR: 262144, LinkGbps: 200, GUID: true, MinSQ: 16, Batch: 64}
+	EFA2 = Profile{Name: "efa2", Device: 0xefa2, Caps: EFA1.Caps | CapUnsolicited, SubCQs: 1, Polled: true,
+		Doorbells: 4,
+		MaxRDMA:   1 << 30, MaxMR: 262144, LinkGbps: 200, GUID: true, MinSQ: 16, Batch: 64}
 	EFA3 = Profile{Name: "efa3", Device: 0xefa3, Caps: EFA2.Caps, SubCQs: 1, Polled: true, Doorbells: 4, Inline: 80,
 		MaxRDMA: 1 << 30, MaxMR: 524288, LinkGbps: 400, GUID: true, MinSQ: 16, Batch: 64}
 )

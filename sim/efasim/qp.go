@@ -97,11 +97,13 @@ func (m *Model) createQP(in parts.Msg, r []byte) *refusal {
 		return illegal("send_queue_ring_size %d for %d WQEs, which have 64 bytes, or 128 where QUEUE_ATTR_2 offers more inline data", bytes, depth)
 	case bytes > maxLLQ:
 		return illegal("send_queue_ring_size %d: max_llq_size is %d", bytes, maxLLQ)
-	case rqDepth > maxRQDepth || rqBytes%16 != 0 || q.rq.entries < rqDepth || q.rq.entries > maxRQDepth || q.rq.entries&(q.rq.entries-1) != 0:
+	case rqDepth > maxRQDepth || rqBytes%16 != 0 || q.rq.entries < rqDepth || q.rq.entries > maxRQDepth ||
+		q.rq.entries&(q.rq.entries-1) != 0:
 		return illegal("recv_queue_ring_size %d for %d WQEs: a power of two of descriptors of 16 bytes, up to %d, is expected", rqBytes, rqDepth, maxRQDepth)
 	}
 	if in.U("sq_base_addr") != 0 || in.U("sq_l_key") != 0 {
-		m.Host.Warnf("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"), in.U("sq_l_key"))
+		m.Host.Warnf("CREATE_QP: sq_base_addr %#x, sq_l_key %#x: not used with an LLQ", in.U("sq_base_addr"),
+			in.U("sq_l_key"))
 	}
 	if in.U("sl") != 0 {
 		m.Host.Warnf("CREATE_QP: service level %d: 0 is all that there is", in.U("sl"))

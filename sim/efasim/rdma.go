@@ -73,7 +73,8 @@ func (m *Model) writeImm(q *qp, f *frame) uint8 {
 	if _, known := m.pds[q.pd].ahs[f.src]; !known {
 		return compUnknownPeer
 	}
-	r := recvResult{op: opWrite, length: int(f.length), src: f.srcQP, gid: f.src, imm: f.imm, hasImm: true, noBuffer: q.unsolicited}
+	r := recvResult{op: opWrite, length: int(f.length), src: f.srcQP, gid: f.src, imm: f.imm, hasImm: true,
+		noBuffer: q.unsolicited}
 	req := uint16(0)
 	if !q.unsolicited {
 		switch wqe, err := m.nextReceive(q); {

@@ -119,7 +119,8 @@ func (x *rig) region(b dma.Block) (lkey, rkey uint32) {
 	for i := range n {
 		le.PutUint64(list.Bytes[8*i:], b.IOVA+4096*uint64(i))
 	}
-	r := x.OK(opRegMR, fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * n), 12: list.IOVA, 40: uint64(len(b.Bytes)), 48: uint8(12), 49: uint8(7),
+	r := x.OK(opRegMR, fields{3: uint8(cmdCtrlData), 4: x.pd, 8: uint32(8 * n), 12: list.IOVA, 40: uint64(len(b.Bytes)),
+		48: uint8(12), 49: uint8(7),
 		56: b.IOVA})
 	return le.Uint32(r), le.Uint32(r[4:])
 }
@@ -195,7 +196,8 @@ func (x *rig) qpair(typ uint8, size int, cq *cring) *qpair {
 	q := x.queues(typ, size, cq)
 	q.mem = x.Alloc(1 << 16)
 	r := x.OK(opCreateQP, q.create())
-	q.handle, q.num, q.sqBell, q.rqBell, q.llq = le.Uint32(r), le.Uint16(r[4:]), uint64(le.Uint32(r[12:])), uint64(le.Uint32(r[16:])), uint64(le.Uint32(r[20:]))
+	q.handle, q.num, q.sqBell, q.rqBell, q.llq = le.Uint32(r), le.Uint16(r[4:]), uint64(le.Uint32(r[12:])),
+		uint64(le.Uint32(r[16:])), uint64(le.Uint32(r[20:]))
 	q.lkey, q.rkey = x.region(q.mem)
 	return q
 }
@@ -207,7 +209,8 @@ func (x *rig) queues(typ uint8, size int, cq *cring) *qpair {
 }
 
 func (q *qpair) create() fields {
-	return fields{4: q.x.pd, 6: q.typ, 16: q.rq.IOVA, 24: uint32(q.scq.idx), 28: uint32(q.rcq.idx), 40: uint32(q.size * qDepth), 44: uint32(qDepth),
+	return fields{4: q.x.pd, 6: q.typ, 16: q.rq.IOVA, 24: uint32(q.scq.idx), 28: uint32(q.rcq.idx),
+		40: uint32(q.size * qDepth), 44: uint32(qDepth),
 		48: uint32(16 * qDepth), 52: uint32(qDepth), 56: q.x.uar}
 }
 

@@ -25,7 +25,8 @@ func (m *Model) rqDoorbell(q *qp, v uint32) error {
 	case q.state == stateReset:
 		return fmt.Errorf("RQ of QP %#x rung in state 0 (reset): 1 (init) or later is expected", q.num)
 	case uint32(uint16(v)-r.used) > r.entries:
-		return fmt.Errorf("RQ of QP %#x = %d: it was %d, %d are consumed, and it has %d descriptors", q.num, v, r.tail, r.used, r.entries)
+		return fmt.Errorf("RQ of QP %#x = %d: it was %d, %d are consumed, and it has %d descriptors", q.num, v, r.tail,
+			r.used, r.entries)
 	}
 	if v > 0xffff {
 		m.Host.Warnf("RQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
@@ -57,14 +58,16 @@ func (m *Model) fetch(q *qp) {
 		r.fetched += uint16(n)
 		for ; len(b) > 0; b = b[16:] {
 			ctl := le.Uint32(b[12:])
-			d := rxDesc{addr: le.Uint64(b), req: le.Uint16(b[8:]), n: int(le.Uint16(b[10:])), key: ctl & rxKey, last: ctl&rxLast != 0}
+			d := rxDesc{addr: le.Uint64(b), req: le.Uint16(b[8:]), n: int(le.Uint16(b[10:])), key: ctl & rxKey,
+				last: ctl&rxLast != 0}
 			begins := len(r.cache) == 0 || r.cache[len(r.cache)-1].last
 			if begins != (ctl&rxFirst != 0) {
 				m.breakRQ(q, fmt.Errorf("descriptor of request %d: first is %v, expected %v", d.req, !begins, begins))
 				return
 			}
 			if ctl&rxMBZ != 0 {
-				m.Host.Warnf("RQ of QP %#x: reserved bits %#x set in the descriptor of request %d", q.num, ctl&rxMBZ, d.req)
+				m.Host.Warnf("RQ of QP %#x: reserved bits %#x set in the descriptor of request %d", q.num, ctl&rxMBZ,
+					d.req)
 			}
 			r.cache = append(r.cache, d)
 		}

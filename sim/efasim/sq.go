@@ -44,13 +44,15 @@ func (m *Model) sqDoorbell(q *qp, v uint32, trapped bool) error {
 	case q.state < stateRTS:
 		return fmt.Errorf("SQ of QP %#x rung in state %d: 3 (RTS) or later is expected", q.num, q.state)
 	case uint32(uint16(v)-s.done) > s.depth:
-		return fmt.Errorf("SQ of QP %#x = %d: it was %d, %d are completed, and it has %d WQEs", q.num, v, s.tail, s.done, s.depth)
+		return fmt.Errorf("SQ of QP %#x = %d: it was %d, %d are completed, and it has %d WQEs", q.num, v, s.tail,
+			s.done, s.depth)
 	}
 	if v > 0xffff {
 		m.Host.Warnf("SQ of QP %#x = %#x: bits 31:16 are set, the count has 16", q.num, v)
 	}
 	if trapped && p.Batch > 0 && n*uint32(s.size) > 64*uint32(p.Batch) {
-		m.Host.Errorf("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n, s.size, p.Batch)
+		m.Host.Errorf("SQ of QP %#x: %d WQEs of %d bytes in one doorbell: max_tx_batch is %d times 64 bytes", q.num, n,
+			s.size, p.Batch)
 	}
 	if trapped && p.MinSQ > 0 && n == s.depth {
 		m.Host.Errorf("SQ of QP %#x: %d WQEs, all that there are, in one doorbell: one less is expected where min_sq_depth is not 0", q.num, n)
@@ -82,11 +84,13 @@ func (m *Model) wqe(q *qp) ([]byte, error) {
 	s.head++
 	switch {
 	case missing > 0:
-		return b, fmt.Errorf("WQE %d: %d of its %d bytes were not pushed before the doorbell", s.head-1, missing, s.size)
+		return b, fmt.Errorf("WQE %d: %d of its %d bytes were not pushed before the doorbell", s.head-1, missing,
+			s.size)
 	case b[3]&ctrl2Phase != want:
 		return b, fmt.Errorf("WQE %d: phase %d, expected %d", s.head-1, b[3]&ctrl2Phase, want)
 	case b[2]&ctrl1Meta == 0 || b[3]&(ctrl2First|ctrl2Last) != ctrl2First|ctrl2Last:
-		return b, fmt.Errorf("WQE %d: ctrl1 %#02x, ctrl2 %#02x: meta_desc, first and last must be set", s.head-1, b[2], b[3])
+		return b, fmt.Errorf("WQE %d: ctrl1 %#02x, ctrl2 %#02x: meta_desc, first and last must be set", s.head-1, b[2],
+			b[3])
 	}
 	return b, nil
 }
@@ -148,11 +152,13 @@ func (m *Model) reserved(q *qp, b []byte) {
 		{"bytes 28 to 31", uint64(le.Uint32(b[28:]))},
 	} {
 		if c.bits != 0 {
-			m.Host.Warnf("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits, c.what)
+			m.Host.Warnf("QP %#x, request %d: reserved bits %#x set in %s of the WQE", q.num, le.Uint16(b), c.bits,
+				c.what)
 		}
 	}
 	if b[3]&ctrl2Comp == 0 {
-		m.Host.Warnf("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num, le.Uint16(b))
+		m.Host.Warnf("QP %#x, request %d: comp_req is clear: all public drivers ask for a completion of each", q.num,
+			le.Uint16(b))
 	}
 }
 
@@ -163,7 +169,8 @@ func (m *Model) start(q *qp, o *op, b []byte) (uint8, error) {
 	o.src, o.domain = q.num, q.pd
 	inline, caps := b[2]&ctrl1Inline != 0, m.opt.Profile.Caps
 	switch {
-	case o.code > opWrite, o.code != opSend && !o.srd, o.code == opRead && caps&CapRDMARead == 0, o.code == opWrite && caps&CapRDMAWrite == 0:
+	case o.code > opWrite, o.code != opSend && !o.srd, o.code == opRead && caps&CapRDMARead == 0, o.code == opWrite &&
+		caps&CapRDMAWrite == 0:
 		return compUnsupportedOp, fmt.Errorf("operation %d on a QP of type %d, device_caps %#x", o.code, q.typ, caps)
 	case int(o.ah) >= len(m.ahs) || !m.ahs[o.ah].live || m.ahs[o.ah].pd != q.pd:
 		return compInvalidAH, fmt.Errorf("PD %d has no AH %d", q.pd, o.ah)

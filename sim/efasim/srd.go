@@ -57,7 +57,8 @@ func (o *op) parts() int {
 
 // frame returns a frame of an operation.
 func (o *op) frame(m *Model, typ uint8, payload []byte) *frame {
-	f := &frame{typ: typ, src: m.gid, dst: o.gid, srcQP: o.src, dstQP: o.dest, qkey: o.qkey, rkey: o.rkey, epoch: m.epoch, payload: payload}
+	f := &frame{typ: typ, src: m.gid, dst: o.gid, srcQP: o.src, dstQP: o.dest, qkey: o.qkey, rkey: o.rkey,
+		epoch: m.epoch, payload: payload}
 	if o.hasImm && (typ == typeUDSend || typ == typeSRDSend || typ == typeWriteImm) {
 		f.flags, f.imm = flagImm, o.imm
 	}
@@ -109,9 +110,10 @@ func (p *peer) advance() {
 // open reports whether one more frame may be sent.
 func (p *peer) open() bool { return len(p.order) == 0 || p.nextSeq-p.order[0] < window }
 
-// stepClock advances the clock of retransmissions. An acknowledgement of a card takes microseconds, but the two models and
-// their drivers may share few cores. So the clock stands still while the peer has frames on the wire to take, is slow while
-// frames arrive, among which the acknowledgement may be, and does not count the time in which this model was descheduled.
+// stepClock advances the clock of retransmissions. An acknowledgement of a card takes microseconds, but the two models
+// and their drivers may share few cores. So the clock stands still while the peer has frames on the wire to take, is
+// slow while frames arrive, among which the acknowledgement may be, and does not count the time in which this model was
+// descheduled.
 func (m *Model) stepClock() {
 	now := m.Host.Now()
 	passed := min(now-m.last, m.opt.Retransmit/4)
@@ -337,7 +339,8 @@ func (m *Model) request(f *frame) {
 	for ; p.high-p.low > 2*window; p.low++ {
 		delete(p.seen, p.low)
 	}
-	a := &frame{typ: typeAck, status: status, src: m.gid, dst: f.src, srcQP: f.dstQP, dstQP: f.srcQP, epoch: f.epoch, seq: f.seq}
+	a := &frame{typ: typeAck, status: status, src: m.gid, dst: f.src, srcQP: f.dstQP, dstQP: f.srcQP, epoch: f.epoch,
+		seq: f.seq}
 	if f.typ == typeRead && status == compOK {
 		a.typ, a.payload = typeReadData, data
 	}

@@ -37,8 +37,10 @@ func TestRemoteErrors(t *testing.T) {
 	q, r, there, _ := two(t, Options{}, Options{})
 	y := r.x
 	expect(t, "unknown QP", q.sends(q.inline(0, r.num+1, there, "a")), 0, compRemoteQPN, cqeSend, q.num)
-	expect(t, "QP of another type", q.sends(q.inline(1, y.qpair(typeUD, 64, r.rcq).ready().num, there, "b")), 1, compRemoteQPN, cqeSend, q.num)
-	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").With(16, uint32(7))), 2, compRemoteQPN, cqeSend, q.num)
+	expect(t, "QP of another type", q.sends(q.inline(1, y.qpair(typeUD, 64, r.rcq).ready().num, there, "b")), 1,
+		compRemoteQPN, cqeSend, q.num)
+	expect(t, "wrong Q_Key", q.sends(q.inline(2, r.num, there, "c").With(16, uint32(7))), 2, compRemoteQPN, cqeSend,
+		q.num)
 	check.Equal(t, y.m.Counters().QKeyViolations, 1, "%d violations of a Q_Key")
 	q.retries(0)
 	expect(t, "not ready", q.sends(q.inline(3, r.num, there, "d")), 3, compRemoteRNR, cqeSend, q.num)
@@ -193,7 +195,8 @@ func TestEpoch(t *testing.T) {
 
 // RDMA over an impaired wire: many parts, each executed once, and the immediate after all of them.
 func TestRDMA(t *testing.T) {
-	x, y := pair(t, Options{Profile: EFA3, Seed: 8}, Options{Profile: EFA3, Seed: 9}, sim.Impairment{Loss: 0.1, Duplicate: 0.1, Reorder: 0.2, Seed: 5})
+	x, y := pair(t, Options{Profile: EFA3, Seed: 8}, Options{Profile: EFA3, Seed: 9},
+		sim.Impairment{Loss: 0.1, Duplicate: 0.1, Reorder: 0.2, Seed: 5})
 	q, r := x.qpair(typeSRD, 128, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(32, nil)).ready()
 	there := x.handle(y.m.gid)
 	wr := func(code uint8, req uint16, n uint32) fields {
@@ -204,7 +207,8 @@ func TestRDMA(t *testing.T) {
 			b[i] = byte(i*7) + seed + byte(i>>8)
 		}
 	}
-	expect(t, "no handle of the requester", q.sends(wr(opWrite, 0, 10)), 0, compUnknownPeer, cqeSend|opWrite<<cqeOpShift, q.num)
+	expect(t, "no handle of the requester", q.sends(wr(opWrite, 0, 10)), 0, compUnknownPeer,
+		cqeSend|opWrite<<cqeOpShift, q.num)
 	y.handle(x.m.gid)
 	for i, n := range []int{0, 1, partSize - 1, partSize, partSize + 1, 60000} {
 		fill(q.mem.Bytes[:n], byte(i))
@@ -225,22 +229,26 @@ func TestRDMA(t *testing.T) {
 	expect(t, "write with immediate", q.sends(f), 3, compOK, cqeSend|opWrite<<cqeOpShift, q.num)
 	c := r.rcq.take()
 	expect(t, "immediate", c, 5, compOK, cqeRecv|cqeImm|opWrite<<cqeOpShift, r.num)
-	if le.Uint32(c[12:]) != 0xabcd || int(le.Uint16(c[6:]))|int(le.Uint16(c[16:]))<<16 != 60000 || string(r.mem.Bytes[100:60100]) != string(q.mem.Bytes[:60000]) {
+	if le.Uint32(c[12:]) != 0xabcd || int(le.Uint16(c[6:]))|int(le.Uint16(c[16:]))<<16 != 60000 ||
+		string(r.mem.Bytes[100:60100]) != string(q.mem.Bytes[:60000]) {
 		t.Errorf("completion %x", c)
 	}
 	q.retries(0)
-	expect(t, "immediate without a receive", q.sends(f.With(0, uint16(4))), 4, compRemoteRNR, cqeSend|opWrite<<cqeOpShift, q.num)
+	expect(t, "immediate without a receive", q.sends(f.With(0, uint16(4))), 4, compRemoteRNR,
+		cqeSend|opWrite<<cqeOpShift, q.num)
 	// Unsolicited: it needs no receive.
 	u := y.queues(typeSRD, 64, r.rcq)
 	made := y.OK(opCreateQP, u.create().With(7, uint8(4)))
 	u.handle, u.num = le.Uint32(made), le.Uint16(made[4:])
 	u.ready()
-	expect(t, "unsolicited", q.sends(f.With(4, u.num).With(0, uint16(6))), 6, compOK, cqeSend|opWrite<<cqeOpShift, q.num)
+	expect(t, "unsolicited", q.sends(f.With(4, u.num).With(0, uint16(6))), 6, compOK, cqeSend|opWrite<<cqeOpShift,
+		q.num)
 	if c := r.rcq.take(); c == nil || c[3]&cqeUnsolicited == 0 || le.Uint32(c[12:]) != 0xabcd {
 		t.Errorf("unsolicited completion %x", c)
 	}
 	// Inline, in a WQE of 128 bytes.
-	in := fields{0: uint16(7), 2: uint8(ctrl1Meta | ctrl1Inline | opWrite), 4: r.num, 6: uint16(80), 12: there, 16: uint32(testKey), 32: uint32(80), 36: r.rkey, 40: r.mem.IOVA}
+	in := fields{0: uint16(7), 2: uint8(ctrl1Meta | ctrl1Inline | opWrite), 4: r.num, 6: uint16(80), 12: there,
+		16: uint32(testKey), 32: uint32(80), 36: r.rkey, 40: r.mem.IOVA}
 	for i := range 80 {
 		in[48+i] = uint8(i + 1)
 	}
@@ -249,7 +257,8 @@ func TestRDMA(t *testing.T) {
 		t.Errorf("inline write left %x", r.mem.Bytes[:80])
 	}
 	k, l := x.m.Counters(), y.m.Counters()
-	if k.ReadWRs != 6 || k.ReadBytes != uint64(1+3*partSize+60000) || k.WriteErrors != 2 || l.WriteRecvBytes != uint64(1+3*partSize+3*60000+60000+80) || l.ReadResponseBytes < k.ReadBytes {
+	if k.ReadWRs != 6 || k.ReadBytes != uint64(1+3*partSize+60000) || k.WriteErrors != 2 ||
+		l.WriteRecvBytes != uint64(1+3*partSize+3*60000+60000+80) || l.ReadResponseBytes < k.ReadBytes {
 		t.Errorf("counters %+v, %+v", k, l)
 	}
 }
@@ -342,7 +351,8 @@ func TestHandleGoesFirst(t *testing.T) {
 
 // The immediate of a write arrives after its data, whatever the wire does to the parts.
 func TestImmediateLast(t *testing.T) {
-	x, y := pair(t, Options{Profile: EFA2, Seed: 8}, Options{Profile: EFA2, Seed: 9}, sim.Impairment{Loss: 0.1, Reorder: 0.3, Seed: 6})
+	x, y := pair(t, Options{Profile: EFA2, Seed: 8}, Options{Profile: EFA2, Seed: 9},
+		sim.Impairment{Loss: 0.1, Reorder: 0.3, Seed: 6})
 	q, r := x.qpair(typeSRD, 64, x.completions(16, nil)).ready(), y.qpair(typeSRD, 64, y.completions(32, nil)).ready()
 	there := x.handle(y.m.gid)
 	y.handle(x.m.gid)
@@ -351,7 +361,8 @@ func TestImmediateLast(t *testing.T) {
 		for i := range q.mem.Bytes[:5*partSize] {
 			q.mem.Bytes[i] = byte(round + 1)
 		}
-		q.push(q.rdma(opWrite, round, r.num, there, 5*partSize, r.mem.IOVA, r.rkey).With(2, uint8(ctrl1Meta|ctrl1Imm|opWrite)))
+		q.push(q.rdma(opWrite, round, r.num, there, 5*partSize, r.mem.IOVA, r.rkey).With(2,
+			uint8(ctrl1Meta|ctrl1Imm|opWrite)))
 		q.ring()
 		var c []byte
 		for n := 0; c == nil; n++ {

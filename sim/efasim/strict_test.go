@@ -42,7 +42,8 @@ func TestStrictWQE(t *testing.T) {
 	}
 	for _, q := range []*qpair{ud, srd} {
 		mem := func() fields {
-			return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey, 40: q.mem.IOVA,
+			return fields{0: uint16(5), 4: q.num, 6: uint16(2), 12: ah, 16: uint32(testKey), 32: uint32(10), 36: q.lkey,
+				40: q.mem.IOVA,
 				48: uint32(20), 52: q.lkey, 56: q.mem.IOVA + 100}
 		}
 		for _, d := range []change{
@@ -69,12 +70,15 @@ func TestStrictWQE(t *testing.T) {
 			try(q, mem(), d)
 		}
 		if q == ud {
-			try(q, mem(), change{"operation 2 on a QP of type 1", fields{2: uint8(ctrl1Meta | opWrite)}, compUnsupportedOp})
+			try(q, mem(), change{"operation 2 on a QP of type 1", fields{2: uint8(ctrl1Meta | opWrite)},
+				compUnsupportedOp})
 		}
 	}
 	rdma := func() fields { return srd.rdma(opRead, 5, srd.num, ah, 30, srd.mem.IOVA, srd.rkey) }
-	try(srd, rdma(), change{"30 bytes of local memory for 10", fields{2: uint8(ctrl1Meta | opWrite), 32: uint32(10)}, compBadLength})
-	try(srd, rdma(), change{"RDMA read with an immediate", fields{2: uint8(ctrl1Meta | opRead | ctrl1Imm)}, compUnsupportedOp})
+	try(srd, rdma(), change{"30 bytes of local memory for 10", fields{2: uint8(ctrl1Meta | opWrite), 32: uint32(10)},
+		compBadLength})
+	try(srd, rdma(), change{"RDMA read with an immediate", fields{2: uint8(ctrl1Meta | opRead | ctrl1Imm)},
+		compUnsupportedOp})
 }
 
 func TestStrictReceive(t *testing.T) {
@@ -177,7 +181,8 @@ func TestStrictDoorbells(t *testing.T) {
 	x.ExpectError("in one doorbell")
 
 	x.Clean()
-	y, _, q, ah := loop(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10, Batch: 2}}, typeUD)
+	y, _, q, ah := loop(t, Options{Profile: Profile{Name: "odd", Device: 0xefa1, SubCQs: 1, Doorbells: 4, MaxMR: 10,
+		Batch: 2}}, typeUD)
 	for i := range uint16(3) {
 		q.push(q.inline(i, q.num, ah, "x"))
 	}
@@ -219,7 +224,8 @@ func TestEvents(t *testing.T) {
 			q.offer(64, 0)
 			say()
 			events++
-			if b := event(); b == nil || le.Uint16(b[8:]) != c.idx || le.Uint32(b)&^1 != 0 || event() != nil || len(x.Vectors) != 1 || x.Vectors[0] != 2 {
+			if b := event(); b == nil || le.Uint16(b[8:]) != c.idx || le.Uint32(b)&^1 != 0 || event() != nil ||
+				len(x.Vectors) != 1 || x.Vectors[0] != 2 {
 				t.Fatalf("%s: event %x of CQ %d, interrupts %v", p.Name, b, c.idx, x.Vectors)
 			}
 			for c.take() != nil {

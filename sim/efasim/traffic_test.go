@@ -39,19 +39,23 @@ func TestMessages(t *testing.T) {
 						if i%2 == 1 {
 							copy(q.mem.Bytes[64:], text)
 							half, at := uint32(len(text)/2), q.mem.IOVA+64
-							f = fields{0: i, 4: r.num, 6: uint16(2), 12: there, 16: uint32(testKey), 32: half, 36: q.lkey, 40: at,
+							f = fields{0: i, 4: r.num, 6: uint16(2), 12: there, 16: uint32(testKey), 32: half,
+								36: q.lkey, 40: at,
 								48: uint32(len(text)) - half, 52: q.lkey, 56: at + uint64(half)}
 						}
 						expect(t, "send", q.sends(f), i, compOK, cqeSend, q.num)
 						c := r.rcq.take()
 						expect(t, "receive", c, i, compOK, cqeRecv, r.num)
-						if n := int(le.Uint16(c[6:])); n != len(text)+head || le.Uint16(c[8:]) != back || le.Uint16(c[10:]) != q.num {
-							t.Errorf("completion %x: length %d of %d, AH %d, QP %#x", c, n, len(text), le.Uint16(c[8:]), le.Uint16(c[10:]))
+						if n := int(le.Uint16(c[6:])); n != len(text)+head || le.Uint16(c[8:]) != back ||
+							le.Uint16(c[10:]) != q.num {
+							t.Errorf("completion %x: length %d of %d, AH %d, QP %#x", c, n, len(text), le.Uint16(c[8:]),
+								le.Uint16(c[10:]))
 						}
 						check.Equal(t, r.got(2048, i, len(text)+head)[head:], text, "received %q")
 					}
 					k, l := x.m.Counters(), y.m.Counters()
-					if k.SendWRs != 3*qDepth || l.RecvWRs != 3*qDepth || k.SendBytes != l.RecvBytes || k.TxBytes != l.RxBytes || l.RxDrops != 0 {
+					if k.SendWRs != 3*qDepth || l.RecvWRs != 3*qDepth || k.SendBytes != l.RecvBytes ||
+						k.TxBytes != l.RxBytes || l.RxDrops != 0 {
 						t.Errorf("counters %+v and %+v", k, l)
 					}
 				})
@@ -73,7 +77,8 @@ func TestBusCost(t *testing.T) {
 		t.Errorf("inline: %+v", d)
 	}
 	before = x.Port.Counts()
-	q.post(fields{0: uint16(1), 4: r.num, 6: uint16(1), 12: ah, 16: uint32(testKey), 32: uint32(100), 36: q.lkey, 40: q.mem.IOVA + 5000})
+	q.post(fields{0: uint16(1), 4: r.num, 6: uint16(1), 12: ah, 16: uint32(testKey), 32: uint32(100), 36: q.lkey,
+		40: q.mem.IOVA + 5000})
 	if d := x.Port.Counts().Since(before); d.DMARead != 1 || d.DMAWrite != 1 || d.MMIOWrite != 2 {
 		t.Errorf("from memory: %+v", d)
 	}

@@ -51,7 +51,8 @@ func macOf(gid [16]byte) [6]byte {
 
 // gidOf returns the link-local address derived from a MAC address.
 func gidOf(mac [6]byte) (g [16]byte) {
-	g = [16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}
+	g = [16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4],
+		15: mac[5]}
 	return g
 }
 
@@ -96,8 +97,10 @@ func parseFrame(b []byte) (f frame, err error) {
 	case n > uint32(len(h)-headSize) || n > mtu:
 		return f, fmt.Errorf("payload of %d bytes in a frame of %d", n, len(b))
 	}
-	f = frame{typ: h[1], flags: h[2], status: h[3], src: [16]byte(h[4:]), dst: [16]byte(h[20:]), srcQP: be.Uint16(h[36:]),
-		dstQP: be.Uint16(h[38:]), qkey: be.Uint32(h[40:]), imm: be.Uint32(h[44:]), epoch: be.Uint32(h[48:]), seq: be.Uint32(h[52:]),
+	f = frame{typ: h[1], flags: h[2], status: h[3], src: [16]byte(h[4:]), dst: [16]byte(h[20:]),
+		srcQP: be.Uint16(h[36:]),
+		dstQP: be.Uint16(h[38:]), qkey: be.Uint32(h[40:]), imm: be.Uint32(h[44:]), epoch: be.Uint32(h[48:]),
+		seq:   be.Uint32(h[52:]),
 		raddr: be.Uint64(h[56:]), rkey: be.Uint32(h[64:]), length: be.Uint32(h[68:]), payload: h[headSize:][:n]}
 	return f, nil
 }

@@ -13,15 +13,19 @@ import (
 )
 
 func TestFrame(t *testing.T) {
-	f := frame{typ: typeWrite, flags: flagImm, status: 9, src: gidOf([6]byte{2, 0, 0, 0, 0, 1}), dst: gidOf([6]byte{2, 0, 0, 0, 0, 2}),
-		srcQP: 0x102, dstQP: 0x304, qkey: 0x11111111, imm: 0xa1b2c3d4, epoch: 5, seq: 6, raddr: 0x1122334455667788, rkey: 7, length: 8,
+	f := frame{typ: typeWrite, flags: flagImm, status: 9, src: gidOf([6]byte{2, 0, 0, 0, 0, 1}),
+		dst:   gidOf([6]byte{2, 0, 0, 0, 0, 2}),
+		srcQP: 0x102, dstQP: 0x304, qkey: 0x11111111, imm: 0xa1b2c3d4, epoch: 5, seq: 6, raddr: 0x1122334455667788,
+		rkey: 7, length: 8,
 		payload: []byte("12345678")}
 	b := f.marshal()
 	want := "\x02\x00\x00\x00\x00\x02\x02\x00\x00\x00\x00\x01\x88\xb5" +
 		"\x01\x03\x01\x09" +
-		"\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x01" + "\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x02" +
+		"\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x01" +
+		"\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xfe\x00\x00\x02" +
 		"\x01\x02\x03\x04" + "\x11\x11\x11\x11" + "\xa1\xb2\xc3\xd4" + "\x00\x00\x00\x05\x00\x00\x00\x06" +
-		"\x11\x22\x33\x44\x55\x66\x77\x88" + "\x00\x00\x00\x07\x00\x00\x00\x08" + "\x00\x00\x00\x08" + "\x00\x00\x00\x00\x00\x00\x00\x00" + "12345678"
+		"\x11\x22\x33\x44\x55\x66\x77\x88" + "\x00\x00\x00\x07\x00\x00\x00\x08" + "\x00\x00\x00\x08" +
+		"\x00\x00\x00\x00\x00\x00\x00\x00" + "12345678"
 	if string(b) != want {
 		t.Errorf("frame\n%x, want\n%x", b, want)
 	}
@@ -64,11 +68,13 @@ func TestDissector(t *testing.T) {
 	q.post(q.rdma(opWrite, 1, r.num, ah, 300, r.mem.IOVA, r.rkey))
 	must.OK(t, c.Err())
 	file.Close()
-	out, err := exec.Command(tshark, "-X", "lua_script:"+script, "-r", name, "-T", "fields", "-e", "efasim.type", "-e", "efasim.src", "-e", "efasim.paylen",
+	out, err := exec.Command(tshark, "-X", "lua_script:"+script, "-r", name, "-T", "fields", "-e", "efasim.type", "-e",
+		"efasim.src", "-e", "efasim.paylen",
 		"-e", "efasim.status", "-e", "_ws.col.Info").CombinedOutput()
 	if err != nil {
 		t.Fatalf("tshark: %v\n%s", err, out)
 	}
 	check.Contains(t, string(out),
-		"2\tfe80::ff:fe00:1\t5\t0\tSRD send", "3\tfe80::ff:fe00:1\t300\t0\tRDMA write", "6\tfe80::ff:fe00:2\t0\t0\tAcknowledgement")
+		"2\tfe80::ff:fe00:1\t5\t0\tSRD send", "3\tfe80::ff:fe00:1\t300\t0\tRDMA write",
+		"6\tfe80::ff:fe00:2\t0\t0\tAcknowledgement")
 }

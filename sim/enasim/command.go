@@ -10,11 +10,14 @@ var commands = map[uint8]amazon.Command{
 	opCreateSQ: amazon.Lay("CREATE_SQ", 36, "04.7:5 sq_direction 04.19:16 placement_policy 04.22:20 completion_policy "+
 		"04.24 is_physically_contiguous 08.15:0 cq_idx 08.31:16 sq_depth 0c.31:0 sq_ba_low 10.15:0 sq_ba_high"),
 	opDestroySQ: amazon.Lay("DESTROY_SQ", 8, "04.15:0 sq_idx 04.23:21 sq_direction"),
-	opCreateCQ: amazon.Lay("CREATE_CQ", 20, "04.5 interrupt_mode_enabled 04.12:8 cq_entry_size_words 04.31:16 cq_depth "+
-		"08.31:0 msix_vector 0c.31:0 cq_ba_low 10.15:0 cq_ba_high"),
-	opDestroyCQ:  amazon.Lay("DESTROY_CQ", 8, "04.15:0 cq_idx"),
-	opGetFeature: amazon.Lay("GET_FEATURE", amazon.Entry, control+"10.1:0 select 10.15:8 feature_id 10.23:16 feature_version 14*11 body"),
-	opSetFeature: amazon.Lay("SET_FEATURE", amazon.Entry, control+"10.1:0 select 10.15:8 feature_id 10.23:16 feature_version 14*11 body"),
+	opCreateCQ: amazon.Lay("CREATE_CQ", 20,
+		"04.5 interrupt_mode_enabled 04.12:8 cq_entry_size_words 04.31:16 cq_depth "+
+			"08.31:0 msix_vector 0c.31:0 cq_ba_low 10.15:0 cq_ba_high"),
+	opDestroyCQ: amazon.Lay("DESTROY_CQ", 8, "04.15:0 cq_idx"),
+	opGetFeature: amazon.Lay("GET_FEATURE", amazon.Entry, control+
+		"10.1:0 select 10.15:8 feature_id 10.23:16 feature_version 14*11 body"),
+	opSetFeature: amazon.Lay("SET_FEATURE", amazon.Entry, control+
+		"10.1:0 select 10.15:8 feature_id 10.23:16 feature_version 14*11 body"),
 	opGetStats: amazon.Lay("GET_STATS", amazon.Entry, control+"10.7:0 type 10.15:8 scope "+
 		"14.15:0 queue_idx 14.31:16 device_id 18*2 requested_metrics 20*8 rest"),
 }

@@ -28,19 +28,23 @@ const rxHash = 3 // bit of rxOffloads
 // defaultKey is the Toeplitz key after a reset. A driver may read it and set it again. It is the key of Microsoft's
 // test vectors.
 var defaultKey = [keyWords * 4]byte{
-	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+	0xcb,
+	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01,
+	0xfa,
 }
 
 // Event groups that the device reports, as bits of ena_admin_aenq_group.
-const eventGroups = 1<<amazon.GroupLink | 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification | 1<<amazon.GroupKeepAlive
+const eventGroups = 1<<amazon.GroupLink | 1<<amazon.GroupFatal | 1<<amazon.GroupWarning | 1<<amazon.GroupNotification |
+	1<<amazon.GroupKeepAlive
 
 // features is the state that SET_FEATURE sets.
 type features struct {
 	mtu       uint32
 	rxEnabled uint32
 
-	llqSize, llqBefore, llqPerEntry int // bytes per entry, descriptors before the header, descriptors in each following entry
+	// bytes per entry, descriptors before the header, descriptors in each following entry
+	llqSize, llqBefore, llqPerEntry int
 
 	hash     uint32 // selected function, as a bit
 	hashInit uint32
@@ -76,7 +80,8 @@ const (
 func (m *Model) control(c *amazon.Message, what string, n int) (uint64, error) {
 	a, err := m.address(c, what, 8)
 	if err == nil && c.Opcode() != opGetStats && c[3]&4 == 0 {
-		m.Host.Warnf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take", what, c[3])
+		m.Host.Warnf("%s: flags %#02x with a control buffer: ctrl_data_indirect is what devices are known to take",
+			what, c[3])
 	}
 	if err == nil && le.Uint32(c[4:]) > uint32(n) && (what == "GET_FEATURE 10" || what == "SET_FEATURE 10") {
 		m.Host.Warnf("%s: control buffer of %d bytes, the structure has %d", what, le.Uint32(c[4:]), n)
@@ -130,7 +135,8 @@ func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 		u32(4, f.hash)
 		u32(8, f.hashInit)
 		if c[3]&6 != 0 {
-			return m.putControl(c, what, append(le.AppendUint32(nil, keyWords), append(make([]byte, 4), f.key[:]...)...))
+			return m.putControl(c, what, append(le.AppendUint32(nil, keyWords),
+				append(make([]byte, 4), f.key[:]...)...))
 		}
 	case featOffload:
 		u32(0, m.txOffloads())
@@ -278,7 +284,8 @@ func (m *Model) setHost(c *amazon.Message, what string) (byte, error) {
 func (m *Model) setHash(c *amazon.Message, what string) (byte, error) {
 	sel := le.Uint32(c[24:])
 	if sel != hashToeplitz && sel != hashCRC32 {
-		return statusIllegal, fmt.Errorf("%s: selected_func %#x: one of %#x is expected", what, sel, hashToeplitz|hashCRC32)
+		return statusIllegal, fmt.Errorf("%s: selected_func %#x: one of %#x is expected", what, sel,
+			hashToeplitz|hashCRC32)
 	}
 	a, err := m.control(c, what, 8+len(m.feat.key))
 	if err != nil {
@@ -308,7 +315,8 @@ func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	}
 	for i := range hashProtos {
 		if v := le.Uint16(b[4*(hashProtos+i):]); v&^supportedFields(i) != 0 {
-			return statusIllegal, fmt.Errorf("%s: fields %#x of protocol %d, %#x are supported", what, v, i, supportedFields(i))
+			return statusIllegal, fmt.Errorf("%s: fields %#x of protocol %d, %#x are supported", what, v, i,
+				supportedFields(i))
 		}
 	}
 	for i := range m.feat.fields {

@@ -59,11 +59,13 @@ func TestAsOldIPXE(t *testing.T) {
 func TestPolledQueue(t *testing.T) {
 	x := openRig(t, Options{})
 	cq := x.Alloc(4096)
-	r := x.OK(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff), 12: cq.IOVA})
+	r := x.OK(opCreateCQ, fields{4: uint8(1 << 5), 5: uint8(2), 6: uint16(testDepth), 8: uint32(0xffffffff),
+		12: cq.IOVA})
 	sq, buf := x.Alloc(4096), x.Alloc(4096)
 	idx := le.Uint16(r)
 	// Its ring is not aligned to a page either.
-	r = x.OK(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth), 12: sq.IOVA + 64})
+	r = x.OK(opCreateSQ, fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: idx, 10: uint16(testDepth),
+		12: sq.IOVA + 64})
 	x.ExpectWarning("is not page aligned")
 	b := sq.Bytes[64:]
 	copy(buf.Bytes, frame(60, 1))
@@ -157,7 +159,8 @@ func TestNoReceiveChecks(t *testing.T) {
 }
 
 func TestBARs(t *testing.T) {
-	for bar, sizes := range map[int][6]uint64{0: {16 << 10, 0, 1 << 20}, 1: {8 << 10, 8 << 10, 1 << 20}, 4: {16 << 10, 0, 1 << 20, 0, 64 << 10}} {
+	for bar, sizes := range map[int][6]uint64{0: {16 << 10, 0, 1 << 20}, 1: {8 << 10, 8 << 10, 1 << 20},
+		4: {16 << 10, 0, 1 << 20, 0, 64 << 10}} {
 		x := openRig(t, Options{MSIXBAR: bar})
 		for i, size := range sizes {
 			if size > 0 && x.BAR(i).Size() != size {

@@ -26,12 +26,14 @@ func FuzzModel(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	next := fuzzRig(f, Options{AdminDelay: time.Microsecond, AdminOutOfOrder: true, TxOutOfOrder: true, RxOutOfOrder: true,
-		RxOffset: 2, Burst: 1024, Seed: 1})
+	next := fuzzRig(f, Options{AdminDelay: time.Microsecond, AdminOutOfOrder: true, TxOutOfOrder: true,
+		RxOutOfOrder: true,
+		RxOffset:     2, Burst: 1024, Seed: 1})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		x := next(t)
 		x.Open()
-		x.late(opSetFeature, fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2), 48: uint16(3)})
+		x.late(opSetFeature, fields{17: uint8(featLLQ), 30: uint16(1), 34: uint16(llq128), 38: uint16(2), 42: uint16(2),
+			48: uint16(3)})
 		bufs := x.Alloc(1 << 16)
 		pages := x.Alloc(1 << 15)
 		qs := []*ring{}
@@ -76,7 +78,8 @@ func FuzzModel(f *testing.F) {
 					g[4+i] = v
 				}
 				if op&8 != 0 { // with addresses that exist
-					g[8], g[9], g[10], g[11] = byte(bufs.IOVA), byte(bufs.IOVA>>8), byte(bufs.IOVA>>16), byte(bufs.IOVA>>24)
+					g[8], g[9], g[10], g[11] = byte(bufs.IOVA), byte(bufs.IOVA>>8), byte(bufs.IOVA>>16),
+						byte(bufs.IOVA>>24)
 					g[12], g[13], g[14], g[15] = byte(bufs.IOVA>>32), byte(bufs.IOVA>>40), byte(0), byte(0)
 				}
 				x.Submit(b[0]%12, g)

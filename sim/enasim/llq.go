@@ -24,7 +24,8 @@ const (
 func (m *Model) getLLQ(r []byte, version byte) {
 	le.PutUint32(r[0:], uint32(m.opt.Queues))
 	le.PutUint32(r[4:], llqDepth)
-	supported := [4]uint16{1, m.opt.LLQSizes, 1 | 2 | 4 | 8, 1 | 2} // header location, sizes, descriptors before header, stride
+	// header location, sizes, descriptors before header, stride
+	supported := [4]uint16{1, m.opt.LLQSizes, 1 | 2 | 4 | 8, 1 | 2}
 	for i, v := range supported {
 		le.PutUint16(r[8+4*i:], v)
 	}
@@ -68,7 +69,8 @@ func (m *Model) setLLQ(c *amazon.Message, what string) (byte, error) {
 	p := c[20:]
 	for _, at := range []int{8, 12, 16, 20} {
 		if x := le.Uint16(p[at:]); x != 0 {
-			return statusMalformed, fmt.Errorf("%s: the driver sets only what it enables, but byte %d is %#x", what, 20+at, x)
+			return statusMalformed, fmt.Errorf("%s: the driver sets only what it enables, but byte %d is %#x", what,
+				20+at, x)
 		}
 	}
 	loc, size, before, stride := le.Uint16(p[10:]), le.Uint16(p[14:]), le.Uint16(p[18:]), le.Uint16(p[22:])
@@ -113,7 +115,8 @@ func (m *Model) checkLLQ(dir byte, depth uint16, base uint64) (byte, error) {
 	case m.opt.NoMemBAR:
 		return statusIllegal, fmt.Errorf("%s: there is no BAR 2", what)
 	case depth > limit:
-		return statusIllegal, fmt.Errorf("%s: sq_depth %d, up to %d with entries of %d bytes", what, depth, limit, m.feat.llqSize)
+		return statusIllegal, fmt.Errorf("%s: sq_depth %d, up to %d with entries of %d bytes", what, depth, limit,
+			m.feat.llqSize)
 	case base != 0:
 		return statusIllegal, fmt.Errorf("%s: sq_ba %#x, must not be used", what, base)
 	}
@@ -165,7 +168,8 @@ func (m *Model) entry(i int, q *txQueue) ([]byte, error) {
 	}
 	q.trapped[slot] = false
 	if missing > 0 {
-		return b, fmt.Errorf("LLQ entry %d: %d of its %d bytes were not pushed before the doorbell", slot, missing, q.size)
+		return b, fmt.Errorf("LLQ entry %d: %d of its %d bytes were not pushed before the doorbell", slot, missing,
+			q.size)
 	}
 	return b, nil
 }

@@ -26,8 +26,9 @@ type Options struct {
 	ShortCQ    uint16 // completion queues have at most so many entries, which the answer says; 0 for no limit
 	PreferWide bool   // entries of 256 bytes are recommended
 	NoMeta     bool   // accelerated LLQ: meta descriptors are not cached, every frame needs one
-	NeedMeta   bool   // every frame in an LLQ needs one, though nothing announces it (iPXE c1badf71c: newer generations)
-	Burst      uint16 // accelerated LLQ: at most this many bytes between two doorbells; 0 for no limit
+	// every frame in an LLQ needs one, though nothing announces it (iPXE c1badf71c: newer generations)
+	NeedMeta bool
+	Burst    uint16 // accelerated LLQ: at most this many bytes between two doorbells; 0 for no limit
 
 	MSIXBAR     int    // BAR of the MSI-X table: 0; 1, with 8 KB each for BAR 0 and 1; or 4, of 64 KB
 	NoRxChecks  bool   // receive checksums, hash, and IPv6 transmit checksums are not offered
@@ -40,11 +41,13 @@ type Options struct {
 	Controller  uint32 // CONTROLLER_VERSION; 0 for 0.0.1
 	NotReady    bool   // DEV_STS.READY stays clear
 	AnyDriver   bool   // firmware before c6i's: completion queues without host information, and with an empty vector
-	Parts       int    // a frame needs a buffer in the part of the receive ring that its hash chooses, of so many, or is lost uncounted (iPXE b2e846821); 0 for one
-	Overruns    bool   // a frame without a buffer is counted as an overrun, not as dropped
-	Lasting     bool   // a reset does not clear the basic statistics
-	RxOffset    uint8  // offset of frames in their first buffer, for drivers that accept one
-	Hints       Hints
+	// a frame needs a buffer in the part of the receive ring that its hash chooses, of so many, or is lost uncounted
+	// (iPXE b2e846821); 0 for one
+	Parts    int
+	Overruns bool  // a frame without a buffer is counted as an overrun, not as dropped
+	Lasting  bool  // a reset does not clear the basic statistics
+	RxOffset uint8 // offset of frames in their first buffer, for drivers that accept one
+	Hints    Hints
 
 	AdminDelay      time.Duration // from an admin command to its completion
 	AdminOutOfOrder bool
@@ -105,9 +108,11 @@ func New(o Options) *Model {
 		Version: o.Version, Controller: o.Controller, Width: o.Width, AdminTimeout: 10,
 		ExtendedReasons: true, EventsFromDepth: true, NoReadByDMA: o.NoReadless,
 		NotReady: o.NotReady, AdminDelay: o.AdminDelay, AdminOutOfOrder: o.AdminOutOfOrder, Recorded: o.Recorded,
-		Clear: m.clear, Execute: m.execute, Write: m.write, InReset: m.inReset, Enabled: m.postLink, KeepAlive: m.keepAlive,
+		Clear: m.clear, Execute: m.execute, Write: m.write, InReset: m.inReset, Enabled: m.postLink,
+		KeepAlive: m.keepAlive,
 	}, rand.New(rand.NewPCG(o.Seed, 6)))
-	m.cq, m.tx, m.rx, m.vec = make([]cq, 2*o.Queues), make([]txQueue, o.Queues), make([]rxQueue, o.Queues), make([]vector, m.vectors())
+	m.cq, m.tx, m.rx, m.vec = make([]cq, 2*o.Queues), make([]txQueue, o.Queues), make([]rxQueue, o.Queues),
+		make([]vector, m.vectors())
 	return m
 }
 
@@ -225,7 +230,8 @@ func (m *Model) inReset(r amazon.Reg) (allowed, lost bool) {
 	if r < amazon.RegAQBASELO || r > amazon.RegAENQBASEHI || !m.EndReset() {
 		return false, false
 	}
-	m.Host.Warnf("write to %s before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear", regTable.Label(r))
+	m.Host.Warnf("write to %s before DEV_CTL.RESET was cleared and DEV_STS.RESET_IN_PROGRESS was seen to clear",
+		regTable.Label(r))
 	return true, false
 }
 

@@ -103,7 +103,8 @@ func TestEvents(t *testing.T) {
 	must.Equal(t, x.m.Counters().Events, testDepth, "%d events sent")
 	x.Set(amazon.RegAENQDB, 2*testDepth)
 	x.Port.Settle(10)
-	if e := x.AENQ.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 || le.Uint16(e[2:]) != 7 {
+	if e := x.AENQ.Bytes; x.m.Counters().Events != 2*testDepth || e[4] != 0 || le.Uint16(e) != 9 ||
+		le.Uint16(e[2:]) != 7 {
 		t.Errorf("second round: %d events, %x", x.m.Counters().Events, e[:16])
 	}
 	x.Clean()
@@ -111,7 +112,8 @@ func TestEvents(t *testing.T) {
 	x.ExpectViolation("AENQ_HEAD_DB")
 }
 
-// An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no queue.
+// An interrupt handler that runs late acknowledges events of before a reset. Without one before, the doorbell has no
+// queue.
 func TestEventDoorbellAfterReset(t *testing.T) {
 	x := newRig(t, Options{})
 	x.Set(amazon.RegAENQDB, testDepth)
@@ -151,18 +153,21 @@ func TestFeatures(t *testing.T) {
 	if !bytes.Equal(a[24:30], testMAC[:]) || le.Uint32(a[32:]) != 9216 || le.Uint32(a[8:]) != featAll {
 		t.Errorf("attributes %x", a)
 	}
-	if q := x.get(featMaxExt, fields{18: uint8(1)}); q[0] != 1 || le.Uint32(q[4:]) != 8 || le.Uint32(q[36:]) != maxHeader {
+	if q := x.get(featMaxExt, fields{18: uint8(1)}); q[0] != 1 || le.Uint32(q[4:]) != 8 ||
+		le.Uint32(q[36:]) != maxHeader {
 		t.Errorf("queues %x", q)
 	}
 	l := x.get(featLLQ, fields{18: uint8(1)})
 	if le.Uint16(l[12:]) != 5 || l[25] != llq256 || le.Uint16(l[28:]) != 3 || le.Uint16(l[30:]) != 512 {
 		t.Errorf("LLQ %x", l)
 	}
-	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}, "MTU 20000"), statusIllegal, "status %d")
+	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featMTU), 20: uint32(20000)}, "MTU 20000"), statusIllegal,
+		"status %d")
 	x.set(featMTU, fields{20: uint32(9000)})
 	check.Equal(t, le.Uint32(x.get(featMTU, nil)), 9000, "MTU %d")
 	page := x.Alloc(4096)
-	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}, "os_type 0"), statusIllegal, "status %d")
+	check.Equal(t, x.bad(opSetFeature, fields{17: uint8(featHostAttr), 20: page.IOVA}, "os_type 0"), statusIllegal,
+		"status %d")
 	le.PutUint32(page.Bytes, 3)
 	le.PutUint16(page.Bytes[184:], 0x200)
 	x.set(featHostAttr, fields{20: page.IOVA})
@@ -179,7 +184,8 @@ func TestStatistics(t *testing.T) {
 	}
 	buf := x.Alloc(4096)
 	r = x.OK(opGetStats, fields{4: uint32(512), 8: buf.IOVA, 16: uint8(statsMetrics), 24: uint64(0x2a)})
-	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 || le.Uint64(buf.Bytes[16:]) != 6 {
+	if le.Uint64(r) != 0x2a || le.Uint64(buf.Bytes) != 2 || le.Uint64(buf.Bytes[8:]) != 4 ||
+		le.Uint64(buf.Bytes[16:]) != 6 {
 		t.Errorf("metrics %x", buf.Bytes[:24])
 	}
 }
@@ -197,7 +203,8 @@ func TestTraceNames(t *testing.T) {
 	var text strings.Builder
 	x.Port.Trace().WriteTo(&text)
 	check.Contains(t, text.String(),
-		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7", "\nDEV_CTL = 0h\n")
+		"write      AQ_CAPS (BAR 0 00018h) = 00400008h", "command    GET_FEATURE MTU, status ", " body[1]=7",
+		"\nDEV_CTL = 0h\n")
 	if n, _ := x.m.RegisterName(2, llqStride+8); n != "LLQ[1]+00008h" {
 		t.Errorf("LLQ memory is called %q", n)
 	}

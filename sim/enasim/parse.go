@@ -115,7 +115,8 @@ func ones(b []byte, s uint32) uint32 {
 	return s>>16 + s&0xffff
 }
 
-// insertChecksum completes a transport checksum whose field contains the pseudo-header's sum. The meta descriptor locates it.
+// insertChecksum completes a transport checksum whose field contains the pseudo-header's sum. The meta descriptor
+// locates it.
 func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	if !meta.valid {
 		return fmt.Errorf("l4_csum_en, but no meta descriptor was ever sent")
@@ -132,7 +133,8 @@ func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	case meta.l3Off != p.ip:
 		return fmt.Errorf("l3_hdr_off %d, the frame's IP header begins at %d", meta.l3Off, p.ip)
 	case at+field+2 > p.end:
-		return fmt.Errorf("l3_hdr_off %d, l3_hdr_len %d: no checksum there in a packet that ends at %d", meta.l3Off, meta.l3Len, p.end)
+		return fmt.Errorf("l3_hdr_off %d, l3_hdr_len %d: no checksum there in a packet that ends at %d", meta.l3Off,
+			meta.l3Len, p.end)
 	case ctrl&tx1Partial == 0 && p.l4 == 0:
 		return fmt.Errorf("l4_csum_en without l4_csum_partial in a packet without a TCP or UDP header")
 	case l3 == l3IPv4 && ctrl&tx1DF != 0 != (f[p.ip+6]&0x40 != 0): // DPDK sets it by the packet's type
@@ -140,8 +142,8 @@ func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	}
 	pseudo := uint32(0)
 	if ctrl&tx1Partial == 0 {
-		// The device offers partial checksums only. DPDK leaves the bit out though it did put the pseudo header's sum there,
-		// and its frames arrive.
+		// The device offers partial checksums only. DPDK leaves the bit out though it did put the pseudo header's sum
+		// there, and its frames arrive.
 		h.Warnf("transmit descriptor: l4_csum_en without l4_csum_partial")
 		pseudo = p.pseudo()
 		be.PutUint16(f[at+field:], 0)

@@ -36,9 +36,11 @@ func (m *Model) createCQ(c *amazon.Message, in parts.Msg, r []byte) (byte, error
 	case words != 2 && words != 4 && words != 8:
 		return statusIllegal, fmt.Errorf("%s: cq_entry_size_words %d: 2 for transmit, 4 or 8 for receive", what, words)
 	case !m.opt.AnyDriver && m.offered()&(1<<featHostAttr) != 0 && m.feat.driverMajor != driverMajor: // seen on c6i.large (iPXE 3b81a4e25, f88761ef4)
-		return statusUnknown, fmt.Errorf("%s: the host information says driver version major %d, %d is expected", what, m.feat.driverMajor, driverMajor)
+		return statusUnknown, fmt.Errorf("%s: the host information says driver version major %d, %d is expected", what,
+			m.feat.driverMajor, driverMajor)
 	case !m.opt.AnyDriver && v == 0 && !in.Is("interrupt_mode_enabled"): // iPXE 9f81e97af
-		return statusUnknown, fmt.Errorf("%s: msix_vector is 0 without interrupts, %#x is expected", what, uint32(noVector))
+		return statusUnknown, fmt.Errorf("%s: msix_vector is 0 without interrupts, %#x is expected", what,
+			uint32(noVector))
 	case irq && v >= uint32(len(m.vec)):
 		return statusIllegal, fmt.Errorf("%s: msix_vector %d: there are %d", what, v, len(m.vec))
 	case base == 0:
@@ -87,9 +89,11 @@ func (m *Model) createSQ(c *amazon.Message, in parts.Msg, r []byte) (byte, error
 	case dir != dirTX && dir != dirRX:
 		return statusIllegal, fmt.Errorf("%s: sq_direction %d", what, dir)
 	case policy != 0:
-		return statusIllegal, fmt.Errorf("%s: completion_policy %d: only 0, a completion for each, is supported", what, policy)
+		return statusIllegal, fmt.Errorf("%s: completion_policy %d: only 0, a completion for each, is supported", what,
+			policy)
 	case !in.Is("is_physically_contiguous"):
-		return statusIllegal, fmt.Errorf("%s: is_physically_contiguous is clear, CAPS.CONTIGUOUS_QUEUE_REQUIRED is set", what)
+		return statusIllegal, fmt.Errorf("%s: is_physically_contiguous is clear, CAPS.CONTIGUOUS_QUEUE_REQUIRED is set",
+			what)
 	case at >= len(m.cq) || !m.cq[at].live:
 		return statusIllegal, fmt.Errorf("%s: there is no CQ %d", what, at)
 	case depth == 0 || depth&(depth-1) != 0 || depth > hostDepth:
@@ -100,7 +104,8 @@ func (m *Model) createSQ(c *amazon.Message, in parts.Msg, r []byte) (byte, error
 		return statusIllegal, fmt.Errorf("%s: CQ %d serves the other direction", what, at)
 	}
 	if q.used+int(depth) > int(q.depth) {
-		return statusIllegal, fmt.Errorf("%s: sq_depth %d on CQ %d with %d of %d entries free", what, depth, at, int(q.depth)-q.used, q.depth)
+		return statusIllegal, fmt.Errorf("%s: sq_depth %d on CQ %d with %d of %d entries free", what, depth, at,
+			int(q.depth)-q.used, q.depth)
 	}
 	if want := map[bool]int{false: 8, true: 16}[dir == dirRX]; q.size != want && (q.size != 32 || dir == dirTX) {
 		return statusIllegal, fmt.Errorf("%s: entries of CQ %d have %d bytes, %d are expected", what, at, q.size, want)

@@ -113,7 +113,8 @@ var featNames = map[uint8]string{
 	featAttributes: "ATTRIBUTES", featMaxQueues: "MAX_QUEUES_NUM", featHints: "HW_HINTS", featLLQ: "LLQ",
 	featMaxExt: "MAX_QUEUES_EXT", featHash: "RSS_HASH_FUNCTION", featOffload: "STATELESS_OFFLOAD_CONFIG",
 	featTable: "RSS_INDIRECTION_TABLE", featMTU: "MTU", featHashInput: "RSS_HASH_INPUT",
-	featModeration: "INTERRUPT_MODERATION", featAENQ: "AENQ_CONFIG", featLink: "LINK_CONFIG", featHostAttr: "HOST_ATTR_CONFIG",
+	featModeration: "INTERRUPT_MODERATION", featAENQ: "AENQ_CONFIG", featLink: "LINK_CONFIG",
+	featHostAttr: "HOST_ATTR_CONFIG",
 }
 
 // Capabilities, ena_admin_aq_caps_id.

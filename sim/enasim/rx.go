@@ -52,7 +52,8 @@ func (m *Model) rxDoorbell(i int, v uint32) error {
 		le.PutUint32(m.Host.Shadow(0)[regRxDB+4*amazon.Reg(i):], uint32(q.bell))
 		return fmt.Errorf("doorbell %#x of receive queue %d: bits 31:16 are reserved", v, i)
 	case int(n)+int(q.owned) > int(q.depth):
-		return fmt.Errorf("doorbell %d of receive queue %d: head %d, %d not completed, the queue has %d entries", v, i, q.head, q.owned, q.depth)
+		return fmt.Errorf("doorbell %d of receive queue %d: head %d, %d not completed, the queue has %d entries", v, i,
+			q.head, q.owned, q.depth)
 	}
 	q.tail = uint16(v)
 	return nil
@@ -73,7 +74,8 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 	}
 	for k := range n {
 		d := b[16*k:][:16]
-		x := rxBuffer{addr: uint64(le.Uint16(d[12:]))<<32 | uint64(le.Uint32(d[8:])), n: int(le.Uint16(d[0:])), req: le.Uint16(d[4:])}
+		x := rxBuffer{addr: uint64(le.Uint16(d[12:]))<<32 | uint64(le.Uint32(d[8:])), n: int(le.Uint16(d[0:])),
+			req: le.Uint16(d[4:])}
 		if x.n == 0 {
 			x.n = 64 << 10
 		}
@@ -89,7 +91,8 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 		}
 		q.head++
 		if x.req >= q.depth {
-			m.Host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d, x.req, q.depth)
+			m.Host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d,
+				x.req, q.depth)
 		}
 		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
 			m.Host.Warnf("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
@@ -153,8 +156,8 @@ func (m *Model) stepRX() (busy bool) {
 	return busy
 }
 
-// empty reports whether no buffer is posted in the part of the ring that a frame's hash chooses. How cards divide the ring
-// is not published: here the parts are of equal size, and the hash is of the headers.
+// empty reports whether no buffer is posted in the part of the ring that a frame's hash chooses. How cards divide the
+// ring is not published: here the parts are of equal size, and the hash is of the headers.
 func (m *Model) empty(q *rxQueue, f []byte) bool {
 	if m.opt.Parts == 0 {
 		return false

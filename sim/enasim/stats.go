@@ -37,7 +37,8 @@ const (
 // basic is ena_admin_basic_stats.
 func (m *Model) basic() [7]uint64 {
 	k, s := &m.count, &m.since
-	return [7]uint64{k.TxBytes - s.TxBytes, k.TxFrames - s.TxFrames, k.RxBytes - s.RxBytes, k.RxFrames - s.RxFrames, k.RxDrops - s.RxDrops,
+	return [7]uint64{k.TxBytes - s.TxBytes, k.TxFrames - s.TxFrames, k.RxBytes - s.RxBytes, k.RxFrames - s.RxFrames,
+		k.RxDrops - s.RxDrops,
 		k.TxDrops - s.TxDrops, k.RxOverruns - s.RxOverruns}
 }
 

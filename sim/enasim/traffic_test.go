@@ -54,7 +54,8 @@ func TestTransmitHost(t *testing.T) {
 		if c := q.take(); c == nil || le.Uint16(c) != uint16(i%testDepth) || le.Uint16(c[6:]) != q.tail {
 			t.Fatalf("frame %d: completion %x", i, c)
 		}
-		must.Equal(t, x.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}), "transactions: %+v")
+		must.Equal(t, x.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}),
+			"transactions: %+v")
 	}
 	f := frame(3000, 1)
 	x.set(featMTU, fields{20: uint32(9000)})
@@ -153,7 +154,8 @@ func TestReceive(t *testing.T) {
 			t.Fatalf("frame %d: %x", i, got)
 		}
 		s := le.Uint32(c)
-		if s&(rxFirst|rxLast|rxChecked|0x1fff) != rxFirst|rxLast|rxChecked|l3IPv4|l4UDP<<8 || s&rxL3Err != 0 || s&rxL4Err != 0 != (i%3 == 1) {
+		if s&(rxFirst|rxLast|rxChecked|0x1fff) != rxFirst|rxLast|rxChecked|l3IPv4|l4UDP<<8 || s&rxL3Err != 0 ||
+			s&rxL4Err != 0 != (i%3 == 1) {
 			t.Fatalf("frame %d: status %#x", i, s)
 		}
 		must.Equal(t, x.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}), "transactions: %+v")
@@ -250,7 +252,8 @@ func TestRSS(t *testing.T) {
 	x.Clean()
 	ctl := x.Alloc(4096)
 	le.PutUint16(ctl.Bytes, 5)
-	check.Equal(t, x.bad(opSetFeature, about(featTable, table(ctl)), "entry 0 names receive queue 5"), statusIllegal, "status %d")
+	check.Equal(t, x.bad(opSetFeature, about(featTable, table(ctl)), "entry 0 names receive queue 5"), statusIllegal,
+		"status %d")
 }
 
 func TestInterrupts(t *testing.T) {

@@ -90,11 +90,13 @@ func (m *Model) txDoorbell(i int, v uint32, trapped bool) error {
 		le.PutUint32(m.Host.Shadow(0)[regTxDB+4*amazon.Reg(i):], uint32(q.bell))
 		return fmt.Errorf("doorbell %#x of transmit queue %d: bits 31:16 are reserved", v, i)
 	case int(n)+int(q.owned) > int(q.depth):
-		return fmt.Errorf("doorbell %d of transmit queue %d: head %d, %d not completed, the queue has %d entries", v, i, q.head, q.owned, q.depth)
+		return fmt.Errorf("doorbell %d of transmit queue %d: head %d, %d not completed, the queue has %d entries", v, i,
+			q.head, q.owned, q.depth)
 	}
 	// Of several doorbells by pointer only the last is seen: the burst before each is not known then.
 	if given := uint16(v) - q.tail; trapped && q.llq && m.opt.Burst > 0 && int(given)*q.size > int(m.opt.Burst) {
-		m.Host.Warnf("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i, given, q.size, m.opt.Burst)
+		m.Host.Warnf("transmit queue %d: %d entries of %d bytes before one doorbell exceed max_tx_burst_size %d", i,
+			given, q.size, m.opt.Burst)
 	}
 	q.tail = uint16(v)
 	return nil
@@ -117,7 +119,8 @@ func (m *Model) stepTX() (busy bool) {
 				}
 			}
 			if q.head == q.tail && q.pkt.descs > 0 && busy {
-				m.Host.Errorf("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i, q.tail)
+				m.Host.Errorf("transmit queue %d: doorbell %d lies inside a frame: its last descriptor is missing", i,
+					q.tail)
 				q.pkt.bad = true
 				m.finish(i, q)
 			}
@@ -285,7 +288,8 @@ func (m *Model) finish(i int, q *txQueue) {
 		p.bad = true
 	}
 	if !p.bad && p.hdrLen > len(f) {
-		m.Host.Errorf("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen, len(f))
+		m.Host.Errorf("transmit queue %d, head %d: header_length %d of a frame of %d bytes", i, q.head, p.hdrLen,
+			len(f))
 		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {

@@ -80,7 +80,8 @@ type Packet struct {
 // New returns a subnet at the other ends of the cards' cables, with IPoIB's broadcast group. It calls complain for
 // packets that no card may send.
 func New(complain func(format string, args ...any), cables ...*sim.Cable) *Fabric {
-	f := &Fabric{complain: complain, Groups: map[[16]byte]*Group{}, last: 0xC000, QKey: 0x0B1B, Manager: 1, Prefix: 0xFE80 << 48, Joins: map[[16]byte]int{}}
+	f := &Fabric{complain: complain, Groups: map[[16]byte]*Group{}, last: 0xC000, QKey: 0x0B1B, Manager: 1,
+		Prefix: 0xFE80 << 48, Joins: map[[16]byte]int{}}
 	for i, c := range cables {
 		f.Ports = append(f.Ports, &Port{cable: c, LID: uint16(2 + i)})
 	}
@@ -282,7 +283,8 @@ func (f *Fabric) managed(p *Port, k Packet) {
 // administer answers a request to subnet administration.
 func (f *Fabric) administer(from *Port, k Packet) {
 	m := k.Payload
-	if k.QKey != 0x80010000 || k.SQP != 1 || k.PKey&0x7FFF != 0x7FFF || len(m) != 256 || m[0] != 1 || m[1] != 3 || m[2] != 2 || k.SLID != from.LID {
+	if k.QKey != 0x80010000 || k.SQP != 1 || k.PKey&0x7FFF != 0x7FFF || len(m) != 256 || m[0] != 1 || m[1] != 3 ||
+		m[2] != 2 || k.SLID != from.LID {
 		f.complain("to queue pair 1: %+v", k)
 		return
 	}
@@ -350,7 +352,8 @@ func (f *Fabric) administer(from *Port, k Packet) {
 		status = 3 << 2
 	}
 	be.PutUint16(a[4:], status)
-	from.cable.Send(0, Packet{DLID: from.LID, SLID: f.Manager, PKey: 0xFFFF, DQP: k.SQP, SQP: 1, QKey: 0x80010000, Payload: a}.bytes())
+	from.cable.Send(0, Packet{DLID: from.LID, SLID: f.Manager, PKey: 0xFFFF, DQP: k.SQP, SQP: 1, QKey: 0x80010000,
+		Payload: a}.bytes())
 }
 
 // HostGID returns the GID of the host.
@@ -368,7 +371,8 @@ func (f *Fabric) Send(port int, qpn uint32, payload []byte, grh []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.Ports[port]
-	f.Ports[port].cable.Send(0, Packet{DLID: p.LID, SLID: f.Manager, SL: 3, GRH: grh, PKey: 0xFFFF, DQP: qpn, SQP: HostQP, QKey: f.QKey, Payload: payload}.bytes())
+	f.Ports[port].cable.Send(0, Packet{DLID: p.LID, SLID: f.Manager, SL: 3, GRH: grh, PKey: 0xFFFF, DQP: qpn,
+		SQP: HostQP, QKey: f.QKey, Payload: payload}.bytes())
 }
 
 // Multicast sends a payload from the host to a group, to every member.
@@ -382,7 +386,8 @@ func (f *Fabric) Multicast(mgid [16]byte, payload []byte) (members int) {
 	for _, p := range f.Ports {
 		if g.Members[p.GID(f)] {
 			members++
-			p.cable.Send(0, Packet{DLID: g.MLID, SLID: f.Manager, GRH: GRH(f.HostGID(), mgid), PKey: 0xFFFF, DQP: 0xFFFFFF, SQP: HostQP, QKey: g.QKey, Payload: payload}.bytes())
+			p.cable.Send(0, Packet{DLID: g.MLID, SLID: f.Manager, GRH: GRH(f.HostGID(), mgid), PKey: 0xFFFF,
+				DQP: 0xFFFFFF, SQP: HostQP, QKey: g.QKey, Payload: payload}.bytes())
 		}
 	}
 	return members

@@ -1,7 +1,8 @@
 package ixgbesim
 
-// The clock and the time stamps of PTP, §7.9. A port has one register for received and one for sent frames: it keeps the first
-// stamp until software reads the upper half. Received frames are stamped if they are PTP messages of the selected kind.
+// The clock and the time stamps of PTP, §7.9. A port has one register for received and one for sent frames: it keeps
+// the first stamp until software reads the upper half. Received frames are stamped if they are PTP messages of the
+// selected kind.
 const (
 	tsyncValid   = 1 << 0
 	tsyncEnabled = 1 << 4
@@ -18,8 +19,8 @@ const (
 	ptpVersion, ptpControl = 1, 32 // offsets in a message; its type is in the first byte
 )
 
-// systim returns SYSTIM: TIMINCA's increment value is added in each of its periods of the MAC's clock. The X540's TIMINCA has no
-// period (Linux, ixgbe_ptp_start_cyclecounter).
+// systim returns SYSTIM: TIMINCA's increment value is added in each of its periods of the MAC's clock. The X540's
+// TIMINCA has no period (Linux, ixgbe_ptp_start_cyclecounter).
 func (m *Model) systim() uint64 {
 	v, period := uint64(m.val[regTIMINCA/4]), uint64(1)
 	if m.x540() {
@@ -33,7 +34,8 @@ func (m *Model) systim() uint64 {
 	return m.now + v*(uint64(m.host.Now()-m.sysAt)*10/(m.clockTenths()*period))
 }
 
-// clockTenths returns the period of the MAC's clock in tenths of a nanosecond: 6.4 ns at 10 Gb/s, ten times that at 1 Gb/s.
+// clockTenths returns the period of the MAC's clock in tenths of a nanosecond: 6.4 ns at 10 Gb/s, ten times that at 1
+// Gb/s.
 func (m *Model) clockTenths() uint64 {
 	switch m.readLINKS() & links10G {
 	case links1G:

@@ -17,10 +17,10 @@
 // # Not implemented
 //
 // A driver that requests one of these is refused with a violation: header split, virtualisation (VMDq, SR-IOV), traffic
-// classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. A queue with receive side coalescing receives each frame
-// by itself. Flow director filters are accepted but never match: RSS distributes all frames. SCTP checksums are not inserted. The receive packet
-// buffer is one FIFO, so a queue without descriptors and without drop enable blocks all others (as §7.1.8 describes for
-// one traffic class).
+// classes (DCB), MACsec and IPsec offload, FCoE, EEPROM writes. A queue with receive side coalescing receives each
+// frame by itself. Flow director filters are accepted but never match: RSS distributes all frames. SCTP checksums are
+// not inserted. The receive packet buffer is one FIFO, so a queue without descriptors and without drop enable blocks
+// all others (as §7.1.8 describes for one traffic class).
 //
 // The two functions of a dual-port card share nothing here, neither semaphore nor EEPROM. MSI, VPD, I/O BAR, AER, ARI
 // and SR-IOV are not in configuration space.

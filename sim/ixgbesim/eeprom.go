@@ -58,7 +58,8 @@ func newEEPROM(o Options) (w [eepromWords]uint16) {
 	for i := range sfpWords {
 		w[0x301+i] = uint16(1 + i)
 	}
-	w[eeCaps] = 0xfc | 1<<1 // optics of Intel's alone (bit 0 clear) and bits 7:2, as on a stock X520; no FCoE, which is not modelled
+	// optics of Intel's alone (bit 0 clear) and bits 7:2, as on a stock X520; no FCoE, which is not modelled
+	w[eeCaps] = 0xfc | 1<<1
 	if o.Crosstalk {
 		w[eeCaps] &^= 1 << 7 // Linux, IXGBE_DEVICE_CAPS_NO_CROSSTALK_WR
 	}

@@ -101,7 +101,8 @@ func (m *Model) fiveTuple(frame []byte, p *packet) (queue int, ok bool) {
 		any, want := f>>25&0x1f, m.val[regSDPQF/4+i]
 		switch {
 		case any&anySrc == 0 && m.val[regSAQF/4+i] != src, any&anyDst == 0 && m.val[regDAQF/4+i] != dst,
-			any&anySrcPort == 0 && (!l4 || (want^ports)&0xffff != 0), any&anyDstPort == 0 && (!l4 || (want^ports)>>16 != 0),
+			any&anySrcPort == 0 && (!l4 || (want^ports)&0xffff != 0), any&anyDstPort == 0 &&
+				(!l4 || (want^ports)>>16 != 0),
 			any&anyProto == 0 && f&3 != proto:
 			continue
 		}

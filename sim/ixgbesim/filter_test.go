@@ -59,7 +59,8 @@ func TestVLANStripInsert(t *testing.T) {
 	r.desc(0x2005<<16|14<<9, 2<<20|1<<29, 0)
 	r.desc(r.load(1, g), 76|advData|eop|rs|1<<30, 76<<14)
 	r.kick()
-	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) || !bytes.Equal(got[16:], g[12:]) {
+	if got := r.Far.Recv(1 << 40); len(got) != 80 || !bytes.Equal(got[12:16], []byte{0x81, 0, 0x20, 5}) ||
+		!bytes.Equal(got[16:], g[12:]) {
 		t.Errorf("sent %x", got)
 	}
 	r.wr(0x4a80, 0x88a80001)

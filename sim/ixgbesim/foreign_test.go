@@ -197,7 +197,8 @@ func TestFiveTupleFilter(t *testing.T) {
 		r.Arrive(f)
 		check.Equal(t, r.rd(0x1470) == 1, want, name+": to queue 1: %v")
 	}
-	hit, miss := build(t, false, udp(), []byte("x")), build(t, false, &layers.UDP{SrcPort: 1001, DstPort: 7}, []byte("x"))
+	hit, miss := build(t, false, udp(), []byte("x")), build(t, false, &layers.UDP{SrcPort: 1001, DstPort: 7},
+		[]byte("x"))
 	reg32 := func(b []byte) uint32 { return binary.LittleEndian.Uint32(b) } // as in the packet
 	r.wr(0xe000, reg32(hit[26:]))
 	r.wr(0xe200, reg32(hit[30:]))
@@ -224,7 +225,8 @@ func TestFiveTupleFilter(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	for _, o := range []Options{{}, {Port: 1, Dual: true}, {SharedLOM: true}, {BAR0: 128 << 10}, {BAR0: 4 << 20, Pref: true}} {
+	for _, o := range []Options{{}, {Port: 1, Dual: true}, {SharedLOM: true}, {BAR0: 128 << 10},
+		{BAR0: 4 << 20, Pref: true}} {
 		r := openRig(t, o)
 		want := uint32(0x80000196)
 		if !o.SharedLOM {

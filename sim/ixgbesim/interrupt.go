@@ -112,7 +112,8 @@ func (m *Model) deliver() {
 			m.irq.mask &^= bit & (uint64(m.val[regEIAMEX/4]) | uint64(m.val[regEIAMEX/4+1])<<32)
 		}
 	}
-	if e := m.val[regIVARMISC/4] >> 8; m.irq.wantOther && m.irq.cause&m.irq.otherMask&eicrOther != 0 && e&ivarValid != 0 {
+	if e := m.val[regIVARMISC/4] >> 8; m.irq.wantOther && m.irq.cause&m.irq.otherMask&eicrOther != 0 &&
+		e&ivarValid != 0 {
 		if v := int(e & 0x3f); m.interrupt(v, v) {
 			m.irq.wantOther = false
 			m.irq.cause &^= m.val[regEIAC/4] & eicrOther

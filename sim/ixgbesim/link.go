@@ -19,8 +19,8 @@ func (m *Model) link() {
 	}
 }
 
-// pipeline is the progress of a pipeline reset: a restart with bit 2 of the link mode inverted, the arbitration seen to leave its first
-// state, and a restart with the link mode of before (DPDK and Linux, ixgbe_reset_pipeline_82599).
+// pipeline is the progress of a pipeline reset: a restart with bit 2 of the link mode inverted, the arbitration seen to
+// leave its first state, and a restart with the link mode of before (DPDK and Linux, ixgbe_reset_pipeline_82599).
 type pipeline uint8
 
 const (

@@ -25,9 +25,10 @@ type Options struct {
 	Crosstalk bool   // an empty cage reports its neighbour's link, and the EEPROM announces this
 	Pending   bool   // requests to the bus stay pending when mastering is switched off
 	Veto      bool   // a management controller uses the port, and firmware forbids changes of the link (MMNGC.MNG_VETO)
-	Pipeline  bool   // the link needs a reset of the receive and transmit pipeline after AUTOC was written, as with LESM firmware
-	NoRelaxed bool   // the root port has the ordering erratum: relaxed ordering must be off
-	SharedLOM bool   // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
+	// the link needs a reset of the receive and transmit pipeline after AUTOC was written, as with LESM firmware
+	Pipeline  bool
+	NoRelaxed bool // the root port has the ordering erratum: relaxed ordering must be off
+	SharedLOM bool // a LAN on the motherboard that is shared with its management controller: CFG_DONE is never set
 }
 
 // Model is one port of an 82599 or an X540. It implements sim.Model.
@@ -84,7 +85,8 @@ func (m *Model) Config() sim.Config {
 	card := &cards[m.opt.Kind]
 	polled := make([]sim.Range, 0, 2*queues)
 	for q := range queues {
-		polled = append(polled, sim.Range{Off: uint64(rxReg(regRDT, q)), Len: 4}, sim.Range{Off: uint64(txReg(regTDT, q)), Len: 4})
+		polled = append(polled, sim.Range{Off: uint64(rxReg(regRDT, q)), Len: 4},
+			sim.Range{Off: uint64(txReg(regTDT, q)), Len: 4})
 	}
 	mac, next, aer := m.opt.MAC, uint8(0), 1
 	if m.x540() {
@@ -121,8 +123,8 @@ func (m *Model) SetLink(up bool) {
 // Pause stops or resumes the transmitter, as if the wire were busy.
 func (m *Model) Pause(on bool) { m.halted = on }
 
-// ReadBAR reads a register. Registers are 32 bits wide and take aligned accesses of that size; a pair may be accessed as 64
-// bits (§8.1.2).
+// ReadBAR reads a register. Registers are 32 bits wide and take aligned accesses of that size; a pair may be accessed
+// as 64 bits (§8.1.2).
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	if err := m.check(bar, off, len(p)); err != nil {
 		return err
@@ -355,7 +357,8 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 	case regMRQC:
 		if mode := v & 0xf; mode > mrqcRSS {
 			m.val[r/4] = old
-			return fmt.Errorf("MRQC.MRQE = %d: this model has no virtualisation and no traffic classes (82599 §7.1.2)", mode)
+			return fmt.Errorf("MRQC.MRQE = %d: this model has no virtualisation and no traffic classes (82599 §7.1.2)",
+				mode)
 		}
 	case regRXPBSIZE:
 		sum := uint32(0)
@@ -363,7 +366,8 @@ func (m *Model) written(e *entry, r reg, old, v uint32) error {
 			sum += m.val[regRXPBSIZE/4+n]
 		}
 		if kb := cards[m.opt.Kind].rxKB; sum > kb<<10 {
-			m.host.Warnf("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10, kb)
+			m.host.Warnf("%v = %08x: %d KB of packet buffer, of %d KB that there are (82599 §8.2.3.8.9)", r, v, sum>>10,
+				kb)
 		}
 	case regESDP, regAUTOC2:
 		if e.Base == regAUTOC2 || (old^v)&(esdpSDP3|esdpSDP3IO) != 0 {
@@ -435,14 +439,16 @@ func (m *Model) command(e *entry, r reg, old, v uint32) error {
 	case regDMATXCTL:
 		m.val[r/4] = v
 		if v&0xffff0000 != old&0xffff0000 {
-			return sim.AsWarning(fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v, old>>16))
+			return sim.AsWarning(fmt.Errorf("%v = %08x changes the VLAN EtherType from %04xh (82599 §8.2.3.9.2)", r, v,
+				old>>16))
 		}
 	case regMTQC:
 		if v != old && m.val[regRTTDCS/4]&rttdcsARBDIS == 0 {
 			return fmt.Errorf("%v = %08x while RTTDCS.ARBDIS is clear (82599 §7.2.1.2.1)", r, v)
 		}
 		if v != 0 {
-			return fmt.Errorf("%v = %08x: this model has no virtualisation and no traffic classes (82599 §7.2.1.2)", r, v)
+			return fmt.Errorf("%v = %08x: this model has no virtualisation and no traffic classes (82599 §7.2.1.2)", r,
+				v)
 		}
 		m.val[r/4] = v
 	case regSECRXCTRL:

@@ -40,14 +40,16 @@ func TestEchoCost(t *testing.T) {
 	before := r.Port.Counts()
 	r.Arrive(f)
 	d := r.rxDesc(0)
-	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 || !bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
+	if binary.LittleEndian.Uint32(d[8:])&3 != 3 || binary.LittleEndian.Uint16(d[12:]) != 60 ||
+		!bytes.Equal(r.mem[rxBufs:rxBufs+60], f) {
 		t.Fatalf("received descriptor %x, buffer %x", d, r.mem[rxBufs:rxBufs+60])
 	}
 	check.Equal(t, r.Port.Counts().Since(before), (sim.Counts{DMAWrite: 2}), "receiving cost %+v, want two DMA writes")
 	before = r.Port.Counts()
 	at := r.send(f)
 	r.settle()
-	check.Equal(t, r.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}), "sending cost %+v")
+	check.Equal(t, r.Port.Counts().Since(before), (sim.Counts{MMIOWrite: 1, DMARead: 2, DMAWrite: 1}),
+		"sending cost %+v")
 	if d := r.txDesc(int(at)); !bytes.Equal(d, append(make([]byte, 12), 1, 0, 0, 0)) {
 		t.Errorf("transmit descriptor written back as %x", d)
 	}
@@ -69,7 +71,8 @@ func TestManyFramesWrap(t *testing.T) {
 		f[20] = byte(i)
 		r.Arrive(f)
 		d := r.rxDesc(next)
-		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) || !bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
+		if d[8]&3 != 3 || int(binary.LittleEndian.Uint16(d[12:])) != len(f) ||
+			!bytes.Equal(r.mem[rxBufs+next*0x4000:][:len(f)], f) {
 			t.Fatalf("frame %d: descriptor %d is %x", i, next, d)
 		}
 		next = (next + 1) % ringLen
@@ -246,7 +249,8 @@ func TestFullTransmitRing(t *testing.T) {
 
 func TestRegisterNames(t *testing.T) {
 	m := New(Options{})
-	for off, want := range map[uint64]string{0x01028 + 0x40: "RXDCTL[1]", 0x02104: "SRRCTL[1]", 0x05818: "MRQC", 0x042a0: "AUTOC", 0x00004: "CTRL alias",
+	for off, want := range map[uint64]string{0x01028 + 0x40: "RXDCTL[1]", 0x02104: "SRRCTL[1]", 0x05818: "MRQC",
+		0x042a0: "AUTOC", 0x00004: "CTRL alias",
 		0x1fffc: "", 0x20000: ""} {
 		if n, _ := m.RegisterName(0, off); n != want {
 			t.Errorf("%#x is called %q, want %q", off, n, want)
@@ -269,8 +273,8 @@ func TestOctetsBetweenTheHalves(t *testing.T) {
 	}
 }
 
-// TestRegistersKeep: what Linux's self-test writes to registers, and the part of it that it reads back (ixgbe_ethtool.c,
-// reg_test_82599).
+// TestRegistersKeep: what Linux's self-test writes to registers, and the part of it that it reads back
+// (ixgbe_ethtool.c, reg_test_82599).
 func TestRegistersKeep(t *testing.T) {
 	r := newRig(t, Options{})
 	try := func(at uint64, n int, stride uint64, written, kept uint32) {
@@ -313,7 +317,8 @@ func TestRegistersKeep(t *testing.T) {
 		t.Error(v)
 	}
 	all := strings.Join(r.Port.Violations(), "\n")
-	check.Contains(t, all, "00005a5a to RDT[0] (BAR 0 01018h): the ring has no", "enabled with RDLEN 0", "STATUS (BAR 0 00008h): it is read only")
+	check.Contains(t, all, "00005a5a to RDT[0] (BAR 0 01018h): the ring has no", "enabled with RDLEN 0",
+		"STATUS (BAR 0 00008h): it is read only")
 	r.Port.ForgetViolations()
 	r.reset()
 	r.start(ringOptions{})

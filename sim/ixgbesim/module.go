@@ -65,8 +65,8 @@ func (k Module) image() []byte {
 	return e
 }
 
-// SetModule plugs in a module with this memory, or empties the cage if memory is nil. A new module gets a link when a driver has
-// configured the port for it: by CORECTL, or by a restart with AUTOC.
+// SetModule plugs in a module with this memory, or empties the cage if memory is nil. A new module gets a link when a
+// driver has configured the port for it: by CORECTL, or by a restart with AUTOC.
 func (m *Model) SetModule(memory []byte) {
 	m.i2c.module, m.i2c.single = nil, false
 	m.val[regESDP/4] &^= esdpSDP2
@@ -82,8 +82,8 @@ func (m *Model) SetModule(memory []byte) {
 // Plug plugs in a module of this kind.
 func (m *Model) Plug(k Module) { m.SetModule(k.image()) }
 
-// Exchange has a module of this kind take the place of the present one when the driver restarts the link the next time, that is while it is
-// configuring the port for the present one.
+// Exchange has a module of this kind take the place of the present one when the driver restarts the link the next time,
+// that is while it is configuring the port for the present one.
 func (m *Model) Exchange(k Module) { m.exchange = k.image() }
 
 // fits reports whether the module supports the speed that AUTOC selects. SDP5 drives the rate select pins, whose

@@ -30,7 +30,8 @@ func TestModuleRates(t *testing.T) {
 			r.wr(0x42a0, autoc|lms<<13|1<<12)
 			return r.rd(0x42a4)&up != 0
 		}
-		if slow, fast, fastSDP := look(0, false), look(3, false), look(3, true); slow != c.slow || fast != c.fast || fastSDP != c.fastSDP {
+		if slow, fast, fastSDP := look(0, false), look(3, false), look(3, true); slow != c.slow || fast != c.fast ||
+			fastSDP != c.fastSDP {
 			t.Errorf("module %d: link at 1 Gb/s %v, at 10 Gb/s %v, with SDP5 high %v", c.module, slow, fast, fastSDP)
 		}
 		r.Clean()

@@ -51,7 +51,8 @@ func (m *Model) emit(i int, f []byte, vle bool, tag uint16, ok bool) {
 // insertAt computes the legacy checksum from css to the end, and stores it at cso (§7.2.3.2.2).
 func (m *Model) insertAt(i int, f []byte, css, cso int) bool {
 	if css >= len(f) || cso+2 > len(f) || cso < css {
-		m.host.Errorf("transmit queue %d: checksum from %d at %d in a frame of %d bytes (82599 §7.2.3.2.2)", i, css, cso, len(f))
+		m.host.Errorf("transmit queue %d: checksum from %d at %d in a frame of %d bytes (82599 §7.2.3.2.2)", i, css,
+			cso, len(f))
 		return false
 	}
 	be.PutUint16(f[cso:], ^fold(sum(f[css:], 0)))
@@ -111,10 +112,12 @@ func (m *Model) segment(i int, f []byte, d *txData, c *txContext) {
 		m.host.Errorf("transmit queue %d: segmentation with L4T %d and L4LEN %d (82599 §7.2.4.2)", i, c.l4, c.l4Len)
 		return
 	case c.mss == 0 || hdr >= len(f) || hdr+c.mss+4 > frameMax:
-		m.host.Errorf("transmit queue %d: segmentation with MSS %d and headers of %d bytes in %d (82599 §7.2.4.2)", i, c.mss, hdr, len(f))
+		m.host.Errorf("transmit queue %d: segmentation with MSS %d and headers of %d bytes in %d (82599 §7.2.4.2)", i,
+			c.mss, hdr, len(f))
 		return
 	case d.payLen != len(f)-hdr:
-		m.host.Errorf("transmit queue %d: PAYLEN %d, but %d bytes follow the headers (82599 §7.2.3.2.4)", i, d.payLen, len(f)-hdr)
+		m.host.Errorf("transmit queue %d: PAYLEN %d, but %d bytes follow the headers (82599 §7.2.3.2.4)", i, d.payLen,
+			len(f)-hdr)
 		return
 	case !d.txsm || c.ipv4 && !d.ixsm:
 		m.host.Errorf("transmit queue %d: segmentation without TXSM, or without IXSM on IPv4 (82599 §7.2.4.5)", i)

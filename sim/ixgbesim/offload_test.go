@@ -19,7 +19,8 @@ type transport interface {
 
 func build(t testing.TB, v6 bool, l4 transport, payload []byte) []byte {
 	t.Helper()
-	eth := &layers.Ethernet{DstMAC: []byte{2, 0, 0, 0, 0, 1}, SrcMAC: []byte{2, 0, 0, 0, 0, 9}, EthernetType: layers.EthernetTypeIPv4}
+	eth := &layers.Ethernet{DstMAC: []byte{2, 0, 0, 0, 0, 1}, SrcMAC: []byte{2, 0, 0, 0, 0, 9},
+		EthernetType: layers.EthernetTypeIPv4}
 	proto := layers.IPProtocolTCP
 	if _, udp := l4.(*layers.UDP); udp {
 		proto = layers.IPProtocolUDP
@@ -27,7 +28,8 @@ func build(t testing.TB, v6 bool, l4 transport, payload []byte) []byte {
 	var ip interface {
 		gopacket.SerializableLayer
 		gopacket.NetworkLayer
-	} = &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Id: 77, Protocol: proto, SrcIP: []byte{10, 0, 0, 9}, DstIP: []byte{10, 0, 0, 1}}
+	} = &layers.IPv4{Version: 4, IHL: 5, TTL: 9, Id: 77, Protocol: proto, SrcIP: []byte{10, 0, 0, 9},
+		DstIP: []byte{10, 0, 0, 1}}
 	if v6 {
 		eth.EthernetType = layers.EthernetTypeIPv6
 		ip = &layers.IPv6{Version: 6, HopLimit: 9, NextHeader: proto,

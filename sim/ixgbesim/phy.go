@@ -159,7 +159,8 @@ func (m *Model) readPHY(key uint32) uint16 {
 
 func (m *Model) writePHY(key uint32, v uint16) {
 	if bad := (v ^ m.phy.regs[key]) &^ phyWritable[key]; bad != 0 {
-		m.host.Errorf("PHY register %d.%04x = %04x changes bits %04x, which are not for drivers", key>>16, key&0xffff, v, bad)
+		m.host.Errorf("PHY register %d.%04x = %04x changes bits %04x, which are not for drivers", key>>16, key&0xffff,
+			v, bad)
 	}
 	m.phy.regs[key] = v &^ phyRestart(key)
 	if v&phyRestart(key) != 0 {

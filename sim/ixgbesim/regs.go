@@ -132,18 +132,19 @@ const (
 	regRXMTRL  reg = 0x05120 // Rx Message Type Register Low: UDP port, type of version 2, control field of version 1
 
 	// Statistics, §8.2.3.23: all clear on read
-	regCRCERRS  reg = 0x04000
-	regMPC      reg = 0x03fa0 // missed, for each packet buffer
-	regRLEC     reg = 0x04040 // length errors
-	regLXONTX   reg = 0x03f60
-	regLXOFFTX  reg = 0x03f68
-	regLXONRX   reg = 0x041a4
-	regLXOFFRX  reg = 0x041a8
-	regPRC      reg = 0x0405c // received by size: 64, 65 to 127, 255, 511, 1023, more
-	regBPRC     reg = 0x04078
-	regMPRC     reg = 0x0407c
-	regGPRC     reg = 0x04074
-	regRXNFGPC  reg = 0x041b0 // good frames before the filters; then octets, with the FCS as in GORC (no public source says)
+	regCRCERRS reg = 0x04000
+	regMPC     reg = 0x03fa0 // missed, for each packet buffer
+	regRLEC    reg = 0x04040 // length errors
+	regLXONTX  reg = 0x03f60
+	regLXOFFTX reg = 0x03f68
+	regLXONRX  reg = 0x041a4
+	regLXOFFRX reg = 0x041a8
+	regPRC     reg = 0x0405c // received by size: 64, 65 to 127, 255, 511, 1023, more
+	regBPRC    reg = 0x04078
+	regMPRC    reg = 0x0407c
+	regGPRC    reg = 0x04074
+	// good frames before the filters; then octets, with the FCS as in GORC (no public source says)
+	regRXNFGPC  reg = 0x041b0
 	regRXDGPC   reg = 0x02f50 // good frames to host memory; likewise
 	regTXDGPC   reg = 0x087a0 // good frames from host memory; likewise
 	regGORCL    reg = 0x04088

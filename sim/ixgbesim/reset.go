@@ -36,7 +36,8 @@ func (m *Model) resetDevice() {
 		m.val[regESDP/4] = esdpSDP2
 	}
 	if m.opt.Kind == SFP {
-		m.val[regESDP/4] |= esdpSDP3IO // the EEPROM makes SDP3, which is connected to the module's TX_DISABLE, an output
+		// the EEPROM makes SDP3, which is connected to the module's TX_DISABLE, an output
+		m.val[regESDP/4] |= esdpSDP3IO
 	}
 	m.val[regEEMNGCTL/4] = eemngFixed
 	if !m.opt.SharedLOM {

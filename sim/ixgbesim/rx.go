@@ -50,7 +50,8 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 	case desc > 1:
 		return fmt.Errorf("%v enabled with SRRCTL.DESCTYPE %d: this model has no header split (82599 §7.1.10)", r, desc)
 	case srrctl&0x1f == 0 || srrctl&0x1f > 16:
-		return fmt.Errorf("%v enabled with SRRCTL.BSIZEPACKET %d: 1 to 16 KB are possible (82599 §8.2.3.8.7)", r, srrctl&0x1f)
+		return fmt.Errorf("%v enabled with SRRCTL.BSIZEPACKET %d: 1 to 16 KB are possible (82599 §8.2.3.8.7)", r,
+			srrctl&0x1f)
 	}
 	if m.rxDescReg(i, regRSCCTL)&rscctlRSCEN != 0 && srrctl>>25&7 == 0 {
 		return fmt.Errorf("%v enabled with RSCCTL.RSCEN and legacy descriptors (82599 §7.11)", r)
@@ -68,7 +69,8 @@ func (m *Model) writeRXDCTL(i int, r reg, v uint32) error {
 	}
 	q.head, q.tail = head, head
 	if t := sim.Load32(m.host.Shadow(0)[rxReg(regRDT, i):]); t != head {
-		m.host.Errorf("%v enabled with RDT %d and RDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.7.1)", r, t, head)
+		m.host.Errorf("%v enabled with RDT %d and RDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.7.1)", r, t,
+			head)
 		le.PutUint32(m.host.Shadow(0)[rxReg(regRDT, i):], head)
 	}
 	q.set(true)
@@ -91,12 +93,13 @@ func (m *Model) rxTail(i int, v uint32) error {
 		if v == q.head {
 			return nil
 		}
-		if m.rxDescReg(i, regRXDCTL)&rxdctlENABLE != 0 && m.rxDescReg(i, regRDLEN) == 0 { // kept: Linux's self-test reads it back
+		// kept: Linux's self-test reads it back
+		if m.rxDescReg(i, regRXDCTL)&rxdctlENABLE != 0 && m.rxDescReg(i, regRDLEN) == 0 {
 			return sim.AsWarning(errors.New("the ring has no descriptors (82599 §4.6.7.1)"))
 		}
-		// A card ignores the write, and the queue receives nothing until it is reset. Linux without ixgbe_irq_disable_single
-		// (before 6.8 and the stable releases that have it) may do this, with AF_XDP and zero copy: NAPI polls while
-		// ixgbe_txrx_ring_enable configures the queue.
+		// A card ignores the write, and the queue receives nothing until it is reset. Linux without
+		// ixgbe_irq_disable_single (before 6.8 and the stable releases that have it) may do this, with AF_XDP and zero
+		// copy: NAPI polls while ixgbe_txrx_ring_enable configures the queue.
 		if !q.wanted { // otherwise the tail is read when the queue is enabled
 			le.PutUint32(m.host.Shadow(0)[rxReg(regRDT, i):], q.tail)
 		}

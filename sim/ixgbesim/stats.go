@@ -17,9 +17,10 @@ type Counters struct {
 }
 
 type counters struct {
-	rxFrames, rxBytes, rxBroadcast, rxMulticast, rxMissed, rxNoDesc, rxFiltered, rxOversize, rxPause atomic.Uint64
-	txFrames, txBytes, txPadding, txPause                                                            atomic.Uint64
-	rxQueue, txQueue                                                                                 [queues]atomic.Uint64
+	rxFrames, rxBytes, rxBroadcast, rxMulticast, rxMissed atomic.Uint64
+	rxNoDesc, rxFiltered, rxOversize, rxPause             atomic.Uint64
+	txFrames, txBytes, txPadding, txPause                 atomic.Uint64
+	rxQueue, txQueue                                      [queues]atomic.Uint64
 }
 
 // Counters may be called at any time from any goroutine.
@@ -29,7 +30,8 @@ func (m *Model) Counters() (c Counters) {
 		RxFrames: k.rxFrames.Load(), RxBytes: k.rxBytes.Load(), RxBroadcast: k.rxBroadcast.Load(),
 		RxMulticast: k.rxMulticast.Load(), RxMissed: k.rxMissed.Load(), RxNoDesc: k.rxNoDesc.Load(),
 		RxFiltered: k.rxFiltered.Load(), RxOversize: k.rxOversize.Load(), RxPause: k.rxPause.Load(),
-		TxFrames: k.txFrames.Load(), TxBytes: k.txBytes.Load(), TxPadding: k.txPadding.Load(), TxPause: k.txPause.Load(),
+		TxFrames: k.txFrames.Load(), TxBytes: k.txBytes.Load(), TxPadding: k.txPadding.Load(),
+		TxPause: k.txPause.Load(),
 	}
 	for i := range queues {
 		c.RxQueue[i], c.TxQueue[i] = k.rxQueue[i].Load(), k.txQueue[i].Load()

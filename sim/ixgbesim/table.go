@@ -204,7 +204,8 @@ var table = parts.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(0x15f0c, "FWSTS", sc, all, 0),    // Linux checks it for a firmware reset, and clears it
 
 	one(0x05800, "WUC", rw, all, 0),
-	one(0x05808, "WUFC", rw, all, 0), // Linux sets it when the machine stops; nothing wakes the model, which does not sleep
+	// Linux sets it when the machine stops; nothing wakes the model, which does not sleep
+	one(0x05808, "WUFC", rw, all, 0),
 	one(0x05810, "WUS", sc, all, 0),
 	one(0x05820, "MANC", ro, 0, 0),
 	one(0x05824, "MFVAL", ro, 0, 0),
@@ -342,11 +343,13 @@ var table = parts.NewTable(regsEnd, "82599 §8.2", []entry{
 	one(regRXNFGPC, "RXNFGPC", rc, 0, 0),
 	one(regRXNFGPC+4, "RXNFGBCL", rc, 0, 0),
 	one(regRXNFGPC+8, "RXNFGBCH", rc, 0, 0),
-	one(0x02f40, "RXDSTATCTRL", rw, 0, 0x10), // all queues; a choice of queues is not modelled, and writing one is a warning
+	// all queues; a choice of queues is not modelled, and writing one is a warning
+	one(0x02f40, "RXDSTATCTRL", rw, 0, 0x10),
 	one(regRXDGPC, "RXDGPC", rc, 0, 0),
 	one(regRXDGPC+4, "RXDGBCL", rc, 0, 0),
 	one(regRXDGPC+8, "RXDGBCH", rc, 0, 0),
-	row(regRXDGPC+12, 9, 4, "RXDDPC to RXDLPBKGBCH", rc, 0, 0), // of queues that duplicate or loop back frames: there are none
+	// of queues that duplicate or loop back frames: there are none
+	row(regRXDGPC+12, 9, 4, "RXDDPC to RXDLPBKGBCH", rc, 0, 0),
 	one(regTXDGPC, "TXDGPC", rc, 0, 0),
 	one(regTXDGPC+4, "TXDGBCL", rc, 0, 0),
 	one(regTXDGPC+8, "TXDGBCH", rc, 0, 0),

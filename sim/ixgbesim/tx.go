@@ -81,7 +81,8 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 	case n > 8192:
 		m.host.Warnf("%v enabled with %d descriptors: up to 8192 are validated (82599 §8.2.3.9.7)", r, n)
 	case pth+wth > cacheMax:
-		m.host.Warnf("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth, cacheMax)
+		m.host.Warnf("%v: PTHRESH %d and WTHRESH %d exceed the %d descriptors on chip (82599 §7.2.3.4.1)", r, pth, wth,
+			cacheMax)
 	case pth > 0 && hth == 0:
 		m.host.Warnf("%v: PTHRESH %d with HTHRESH 0 (82599 §8.2.3.9.10)", r, pth)
 	case head&1 != 0 && wth != 0:
@@ -100,7 +101,8 @@ func (m *Model) writeTXDCTL(i int, r reg, v uint32) error {
 	}
 	q.head, q.tail, q.done = at, at, at
 	if t := sim.Load32(m.host.Shadow(0)[txReg(regTDT, i):]); t != at {
-		m.host.Errorf("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t, at)
+		m.host.Errorf("%v enabled with TDT %d and TDH %d: the tail moves after ENABLE reads 1 (82599 §4.6.8.1)", r, t,
+			at)
 		le.PutUint32(m.host.Shadow(0)[txReg(regTDT, i):], at)
 	}
 	q.set(true)
@@ -190,7 +192,8 @@ func (m *Model) sendOne(q *txQueue, i int) bool {
 		if q.silent++; cmd&dcmdRS != 0 {
 			q.silent = 0
 		} else if q.wth == 0 && q.silent == cacheMax {
-			m.host.Warnf("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at, cacheMax)
+			m.host.Warnf("transmit queue %d, descriptor %d: %d descriptors without RS (82599 §8.2.3.9.10)", i, at,
+				cacheMax)
 		}
 		context := cmd&dcmdDEXT != 0 && d[10]>>4 == dtypContext
 		if end := cmd&dcmdEOP != 0 && !context; end {

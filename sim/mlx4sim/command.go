@@ -95,7 +95,8 @@ const mailboxSize = 4096
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
-	for _, part := range []map[uint16]*command{firmwareCommands(), icmCommands(), hcaCommands(), mptCommands(), eqCommands(), cqCommands(),
+	for _, part := range []map[uint16]*command{firmwareCommands(), icmCommands(), hcaCommands(), mptCommands(),
+		eqCommands(), cqCommands(),
 		qpCommands(), srqCommands(), portCommands(), steeringCommands()} {
 		for op, c := range part {
 			if t[op] != nil {
@@ -127,9 +128,11 @@ func (m *Model) writeHCR(i int, v uint32) error {
 		m.host.Warnf("HCR: %08x sets bits of the status, which only the device writes", v)
 	}
 	if (v^old)&hcrToggle == 0 {
-		m.host.Warnf("HCR: %s: the toggle bit is %d as in the last command: it must change", m.opName(uint16(v&0xfff)), v/hcrToggle&1)
+		m.host.Warnf("HCR: %s: the toggle bit is %d as in the last command: it must change", m.opName(uint16(v&0xfff)),
+			v/hcrToggle&1)
 	}
-	if !m.fault.dead { // stores made before the command arrive before it, including those that are found only by polling
+	// stores made before the command arrive before it, including those that are found only by polling
+	if !m.fault.dead {
 		m.servePushes()
 		m.stepUARs()
 	}
@@ -152,7 +155,8 @@ func (m *Model) stepCommand() bool {
 	}
 	event := word&hcrEvent != 0 && m.mapped(eventCommand)
 	if word&hcrEvent != 0 && !event {
-		m.host.Errorf("%s: completion by event is asked for, but no EQ is mapped to command events (type 0ah)", m.opName(c.opcode))
+		m.host.Errorf("%s: completion by event is asked for, but no EQ is mapped to command events (type 0ah)",
+			m.opName(c.opcode))
 	}
 	status := m.execute(c)
 	if m.fault.dead {
@@ -242,7 +246,8 @@ func (m *Model) dispatch(c *call) *refusal {
 		}
 		c.in = as(b, k.in)
 		if off, set, found := k.in.Stray(b); found {
-			m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the mailbox", m.opName(c.opcode), set, off)
+			m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the mailbox", m.opName(c.opcode), set,
+				off)
 		}
 	} else if !k.imm && c.inParam != 0 {
 		m.host.Warnf("%s: in_param is %#x, the command has no input", m.opName(c.opcode), c.inParam)

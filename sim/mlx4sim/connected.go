@@ -63,7 +63,8 @@ func (m *Model) readRequest(q *qp, r *rdma.Request, w []byte) (err *wqeError) {
 		r.At, r.RKey = be.Uint64(segs), be.Uint32(segs[8:])
 		segs = segs[segSize:]
 	default:
-		return badWQE(syndLocalOp, "opcode is %02xh, a connection has 00h (NOP), 0ah and 0bh (SEND), 08h and 09h (RDMA WRITE), 10h (RDMA READ)", r.Op)
+		return badWQE(syndLocalOp,
+			"opcode is %02xh, a connection has 00h (NOP), 0ah and 0bh (SEND), 08h and 09h (RDMA WRITE), 10h (RDMA READ)", r.Op)
 	}
 	if r.Op == opSendImm || r.Op == opWriteImm {
 		r.Immediate = append(r.Immediate, w[12:16]...)
@@ -84,12 +85,14 @@ func segments(b []byte, at int) (list []rdma.Segment, total int, err *wqeError) 
 			case n&^(inlineBit|0x3ff) != 0 || size > len(b):
 				return nil, 0, badWQE(syndLocalOp, "inline segment %08x, %d bytes are left", n, len(b))
 			case at&63+4+l > 64:
-				return nil, 0, badWQE(syndLocalOp, "inline segment of %d bytes at byte %d of the WQE crosses a line of 64 bytes", l, at)
+				return nil, 0, badWQE(syndLocalOp,
+					"inline segment of %d bytes at byte %d of the WQE crosses a line of 64 bytes", l, at)
 			}
 			s = rdma.Segment{Inline: b[4 : 4+l], N: l}
 		}
 		if total += s.N; s.N > maxMessage || total > maxMessage || n == 0 {
-			return nil, 0, badWQE(syndLocalLength, "data segment of %d bytes (0 stands for 2^31), the message has %d up to here", n, total)
+			return nil, 0, badWQE(syndLocalLength,
+				"data segment of %d bytes (0 stands for 2^31), the message has %d up to here", n, total)
 		}
 		list = append(list, s)
 		b, at = b[size:], at+size
@@ -135,8 +138,10 @@ func (c connection) Transmit(p *rdma.Packet) {
 // pathOf returns the destination of a connection's packets.
 func (m *Model) pathOf(q *qp) *path {
 	x := q.ctx
-	to := &path{sl: uint8(x.U("sched_queue") >> 2 & 0xf), tclass: uint8(x.U("tclass")), hops: uint8(x.U("hop_limit")), dlid: uint16(x.U("rlid")),
-		srcBits: uint16(x.U("my_lid")), flow: x.U32("flow_label"), global: x.Is("grh"), source: x.I("mgid_index"), dgid: [16]byte(x.Bytes("rgid")), smac: m.opt.MAC}
+	to := &path{sl: uint8(x.U("sched_queue") >> 2 & 0xf), tclass: uint8(x.U("tclass")), hops: uint8(x.U("hop_limit")),
+		dlid:    uint16(x.U("rlid")),
+		srcBits: uint16(x.U("my_lid")), flow: x.U32("flow_label"), global: x.Is("grh"), source: x.I("mgid_index"),
+		dgid: [16]byte(x.Bytes("rgid")), smac: m.opt.MAC}
 	if m.port.link == Ethernet {
 		be.PutUint16(to.dmac[:], uint16(x.U("dmac_h")))
 		be.PutUint32(to.dmac[2:], x.U32("dmac_l"))
@@ -230,7 +235,8 @@ func (c connection) Done(r *rdma.Request) {
 }
 
 // syndromes maps faults to the syndromes in completions.
-var syndromes = map[rdma.Fault]uint8{rdma.Flushed: syndFlushed, rdma.RemoteInvalid: syndRemoteInvalid, rdma.RemoteAccess: syndRemoteAccess,
+var syndromes = map[rdma.Fault]uint8{rdma.Flushed: syndFlushed, rdma.RemoteInvalid: syndRemoteInvalid,
+	rdma.RemoteAccess:    syndRemoteAccess,
 	rdma.RemoteOperation: syndRemoteOp, rdma.Retries: syndRetries, rdma.RNRRetries: syndRNRRetries}
 
 func (c connection) Failed(r *rdma.Request, f rdma.Fault, err error) {

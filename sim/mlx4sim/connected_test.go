@@ -11,7 +11,8 @@ import (
 // rcContext is the context of a connection to a LID and the QP of the same number there: MTU 1024, retransmission after
 // 67 µs.
 func (x *rig) rcContext(lid uint32) []byte {
-	return with(x.qpContext(), 8, 3<<11, 0x10, 3<<29|30<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x1c, testQP, 0x24, lid, 0x28, 4<<27,
+	return with(x.qpContext(), 8, 3<<11, 0x10, 3<<29|30<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x1c, testQP, 0x24, lid,
+		0x28, 4<<27,
 		0x78, 2<<16|1<<13, 0x98, 3<<14, 0x9c, 1<<24)
 }
 
@@ -77,7 +78,8 @@ func TestConnection(t *testing.T) {
 		}
 		e := y.cqe()
 		switch {
-		case c.kind == 9 && e != nil, c.kind != 9 && (e == nil || e[31]&0x7f != c.kind || w32(e, 0x14) != uint32(c.n) || w32(e, 8)&0xffffff != testQP || w32(e, 0xc)&0xffff != 1):
+		case c.kind == 9 && e != nil, c.kind != 9 && (e == nil || e[31]&0x7f != c.kind || w32(e, 0x14) != uint32(c.n) ||
+			w32(e, 8)&0xffffff != testQP || w32(e, 0xc)&0xffff != 1):
 			t.Errorf("opcode %x: receive completion %x", c.op, e)
 		case c.kind == receivedSendImm && string(e[4:8]) != "imm!":
 			t.Errorf("immediate data: %x", e)
@@ -90,20 +92,22 @@ func TestConnection(t *testing.T) {
 	x.wqe(opRead, 3<<2, raddr(y, 220<<10, testKey), x.segment(190<<10, 2500))
 	x.ring()
 	settle(x, y)
-	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opRead || w32(e, 0x14) != 2500 || !bytes.Equal(x.fb.Bytes[190<<10:][:2500], body) {
+	if e := x.cqe(); e == nil || e[31]&0x7f != 0x40|opRead || w32(e, 0x14) != 2500 ||
+		!bytes.Equal(x.fb.Bytes[190<<10:][:2500], body) {
 		t.Errorf("read: completion %x", e)
 	}
 	x.do(0x022, 0, testQP, nil, true)
 	if q := as(x.out.Bytes[8:], qpLayout); q.U("next_send_psn") != 10 || q.U("state") != qpRTS {
 		t.Errorf("QUERY_QP: next_send_psn %d", q.U("next_send_psn"))
 	}
-	if e := y.eqe(); e != nil && (e[1] != eventComm || w32(e, 4) != testQP) { // the peer is in RTS: no event for the first packet
+	// the peer is in RTS: no event for the first packet
+	if e := y.eqe(); e != nil && (e[1] != eventComm || w32(e, 4) != testQP) {
 		t.Errorf("event %x", e)
 	}
 }
 
-// A receiver that is never ready is an error. If the peer never answers, the sender gets an error, later entries are flushed, and the queue is
-// in ERR. sim/rdma tests the retries.
+// A receiver that is never ready is an error. If the peer never answers, the sender gets an error, later entries are
+// flushed, and the queue is in ERR. sim/rdma tests the retries.
 func TestConnectionGivesUp(t *testing.T) {
 	x, y := openRC(t)
 	x.send(opSend, 3<<2, x.data(128<<10, toPeer(64)))
@@ -163,7 +167,8 @@ func TestConnectionRefuses(t *testing.T) {
 			if e := y.eqe(); (e == nil) != (c.event == 0) || e != nil && (e[1] != c.event || w32(e, 4) != testQP) {
 				t.Errorf("event %x", e)
 			}
-			if e := y.cqe(); e == nil || e[0x1b] != syndFlushed && c.event != 0 || e[0x1b] != syndLocalLength && c.event == 0 {
+			if e := y.cqe(); e == nil || e[0x1b] != syndFlushed && c.event != 0 || e[0x1b] != syndLocalLength &&
+				c.event == 0 {
 				t.Errorf("receive completion %x", e)
 			}
 			if c.told != "" {
@@ -216,7 +221,8 @@ func TestSharedReceive(t *testing.T) {
 		binary.BigEndian.PutUint16(e[2:], uint16((i+3)%(1<<log))) // not one after the other
 		copy(e[16:], append(y.segment(2048*i, 2048), dwords(16, 4, invalidLKey)...))
 	}
-	y.do(0x035, 0, srqn, dwords(64, 0, log<<24|srqn, 4, 2<<24, 0x14, y.mtt(90, ring, 1), 0x18, testPD, 0x28, uint32(rec.IOVA>>32), 0x2c, uint32(rec.IOVA)), false)
+	y.do(0x035, 0, srqn, dwords(64, 0, log<<24|srqn, 4, 2<<24, 0x14, y.mtt(90, ring, 1), 0x18, testPD, 0x28,
+		uint32(rec.IOVA>>32), 0x2c, uint32(rec.IOVA)), false)
 	y.do(0x021, 3, testQP, nil, false)
 	y.ready(testQP, with(y.rcContext(1), 8+0xac, 1<<24|srqn))
 	y.fails(stResBusy, 0x036, 1, srqn, nil, false, "QPs take")
@@ -284,7 +290,8 @@ func TestRoCE(t *testing.T) {
 	if e == nil || w32(e, 0x14) != 141 || w32(e, 8) != 1<<31|testQP || !bytes.Equal(e[0x0e:0x14], testMAC[:]) {
 		t.Fatalf("datagram: completion %x: %q", e, x.Port.Violations())
 	}
-	if !bytes.Equal(y.fb.Bytes[24:40], gid(2)) || !bytes.Equal(y.fb.Bytes[8:24], gid(1)) || !bytes.Equal(y.fb.Bytes[40:141], toPeer(101)) {
+	if !bytes.Equal(y.fb.Bytes[24:40], gid(2)) || !bytes.Equal(y.fb.Bytes[8:24], gid(1)) ||
+		!bytes.Equal(y.fb.Bytes[40:141], toPeer(101)) {
 		t.Errorf("received %x", y.fb.Bytes[:141])
 	}
 	if e := send(to(3, 9)); e != nil || y.m.Counters().InfiniBand.NotHere == 0 {
@@ -304,7 +311,8 @@ func FuzzRoCE(f *testing.F) {
 				copy(p[n-rdma.ICRCSize:], rdma.ICRC(p[:n-rdma.ICRCSize], false))
 			}
 		}
-		if p, ok := parseRoCE(b); ok && (len(p.grh) != rdma.GRHSize || len(p.payload) > len(b) || len(p.Body) > len(b)) {
+		if p, ok := parseRoCE(b); ok && (len(p.grh) != rdma.GRHSize || len(p.payload) > len(b) ||
+			len(p.Body) > len(b)) {
 			t.Errorf("%x is %+v", b, p)
 		}
 	})

@@ -89,16 +89,20 @@ func (m *Model) newCQ(c *call) *refusal {
 	case in.U("db_record_addr")&7 != 0:
 		return refuse(stBadParam, "db_record_addr is %#x: aligned to 8 bytes", in.U("db_record_addr"))
 	case in.U32("usr_page") >= 1<<m.hca.logUARs || in.U32("usr_page") < reservedUARs:
-		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", in.U("usr_page"), 1<<m.hca.logUARs, reservedUARs)
+		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", in.U("usr_page"),
+			1<<m.hca.logUARs, reservedUARs)
 	}
 	if st := in.U("st"); st != 0 && st != 0xa {
 		m.host.Warnf("SW2HW_CQ: st is %xh, expected 0", st)
 	}
-	q := &cq{id: id, raw: append([]byte(nil), in.B...), log: in.I("log_cq_size"), uar: in.U32("usr_page"), eqn: in.U32("c_eqn"), dbr: in.U("db_record_addr"),
-		oi: in.Is("oi"), cc: in.Is("cc"), stamps: in.Is("timestamps"), period: in.U32("cq_period"), maxCount: in.U32("cq_max_count")}
+	q := &cq{id: id, raw: append([]byte(nil), in.B...), log: in.I("log_cq_size"), uar: in.U32("usr_page"),
+		eqn: in.U32("c_eqn"), dbr: in.U("db_record_addr"),
+		oi: in.Is("oi"), cc: in.Is("cc"), stamps: in.Is("timestamps"), period: in.U32("cq_period"),
+		maxCount: in.U32("cq_max_count")}
 	var r *refusal
 	size := uint64(m.hca.cqeSize) << q.log
-	if q.buffer, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")), in.U("page_offset")<<5, size); r != nil {
+	if q.buffer, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")),
+		in.U("page_offset")<<5, size); r != nil {
 		return r
 	}
 	if r = m.fill(&q.buffer, size, 0xcc); r != nil {
@@ -249,7 +253,8 @@ func (m *Model) complete(q *cq, b *[32]byte, solicited bool) {
 		}
 		ci := be.Uint32(rec[:])
 		if ci>>24 != 0 || (q.pi-ci)&0xffffff > n {
-			m.host.Errorf("%v: the doorbell record says consumer counter %#x, producer counter is %#x, %d entries", q, ci, q.pi, n)
+			m.host.Errorf("%v: the doorbell record says consumer counter %#x, producer counter is %#x, %d entries", q,
+				ci, q.pi, n)
 			ci = q.ci
 		}
 		if ci != q.ci {

@@ -63,7 +63,9 @@ func (m *Model) newEQ(c *call) *refusal {
 	}
 	switch {
 	case id < reservedEQs || id < 4*reservedUARs:
-		return refuse(stBadIndex, "EQ %#x: %d are the firmware's, and the doorbells of the first %d are in UAR pages that are", id, reservedEQs, 4*reservedUARs)
+		return refuse(stBadIndex,
+			"EQ %#x: %d are the firmware's, and the doorbells of the first %d are in UAR pages that are", id,
+			reservedEQs, 4*reservedUARs)
 	case id >= 4<<m.hca.logUARs:
 		return refuse(stBadIndex, "EQ %#x: its doorbell is in UAR %d, there are %d", id, id/4, 1<<m.hca.logUARs)
 	case m.obj.eqs[id] != nil:
@@ -89,7 +91,8 @@ func (m *Model) newEQ(c *call) *refusal {
 	}
 	var r *refusal
 	size := uint64(m.hca.eqeSize) << e.log
-	if e.buffer, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")), in.U("page_offset")<<5, size); r != nil {
+	if e.buffer, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")),
+		in.U("page_offset")<<5, size); r != nil {
 		return r
 	}
 	if r = m.fill(&e.buffer, size, 0xee); r != nil {

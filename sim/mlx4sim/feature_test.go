@@ -28,7 +28,8 @@ func TestStatistics(t *testing.T) {
 		at   int
 		want uint64
 		what string
-	}{{8 * (1*9 + 8), 1, "R127 novlan"}, {8 * (4*9 + 3), 1, "R1023 prio 3"}, {8 * (12*9 + 8), 1, "unicast novlan"}, {8 * (9*9 + 8), 1, "giant"},
+	}{{8 * (1*9 + 8), 1, "R127 novlan"}, {8 * (4*9 + 3), 1, "R1023 prio 3"}, {8 * (12*9 + 8), 1, "unicast novlan"},
+		{8 * (9*9 + 8), 1, "giant"},
 		{8 * (13*9 + 3*8 + 2), 68, "octets novlan"}, {8 * (13*9 + 27 + 3*3 + 1), 1, "tagged prio 3"}, {8 * (179 + 1*10 + 8), 1, "T127 novlan"},
 		{8*(179+13*10+30+30) + 4*6, 1<<32 | 2, "dropped for length"}} {
 		if got := be.Uint64(x.out.Bytes[c.at:]); got != c.want {
@@ -107,13 +108,15 @@ func TestFaults(t *testing.T) {
 func TestWitnesses(t *testing.T) {
 	for _, p := range []Profile{ConnectX3, ConnectX3Pro} {
 		x := newRig(t, Options{Profile: p})
-		if c := x.m.Config(); c.Device != p.Device() || c.MSIXTable != 0x7c000 || c.MSIXPBA != 0x7d000 || c.MSIXVectors != 128 || c.BARs[0].Size != 1<<20 || c.BARs[2].Size != 8<<20 {
+		if c := x.m.Config(); c.Device != p.Device() || c.MSIXTable != 0x7c000 || c.MSIXPBA != 0x7d000 ||
+			c.MSIXVectors != 128 || c.BARs[0].Size != 1<<20 || c.BARs[2].Size != 8<<20 {
 			t.Errorf("%+v", c)
 		}
 		x.firmware()
 		x.do(0x003, 0, 0, nil, true)
 		d := as(x.out.Bytes, devCap)
-		for name, want := range map[string]uint64{"log_max_cq": 16, "log_max_cq_sz": 22, "log_max_qp_sz": 14, "log_max_d_mpts": 19, "log2_rsvd_mrws": 8, "max_sg_sq": 32,
+		for name, want := range map[string]uint64{"log_max_cq": 16, "log_max_cq_sz": 22, "log_max_qp_sz": 14,
+			"log_max_d_mpts": 19, "log2_rsvd_mrws": 8, "max_sg_sq": 32,
 			"log_pg_sz": 9, "num_rsvd_uars": 8, "uar_sz": 2, "log_max_gid": 7, "log_max_pkey": 7, "log2_rsvd_mtts": 6} {
 			if d.U(name) != want {
 				t.Errorf("%s is %d, real cards showed %d", name, d.U(name), want)
@@ -127,7 +130,8 @@ func TestWitnesses(t *testing.T) {
 		}
 		check.Equal(t, string(bytes.TrimRight(board, "\x00")), profiles[p].board, "board %q")
 		x.do(0x043, 0, 1, nil, true)
-		if o := as(x.out.Bytes, portOut); o.U("eth_mtu") != 9600 || o.U("eth_link_speed") != 0xf || o.U("log_max_mac") != 7 || !o.Is("eth") || o.Is("ib") {
+		if o := as(x.out.Bytes, portOut); o.U("eth_mtu") != 9600 || o.U("eth_link_speed") != 0xf ||
+			o.U("log_max_mac") != 7 || !o.Is("eth") || o.Is("ib") {
 			t.Errorf("port %x", x.out.Bytes[:0x20])
 		}
 	}

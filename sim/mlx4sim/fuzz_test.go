@@ -19,9 +19,11 @@ func FuzzCommands(f *testing.F) {
 		x := next(t)
 		x.flags = hcaDeviceManaged
 		x.open()
-		bases := [...][]byte{x.mptContext(), x.eqContext(), x.cqContext(), x.qpContext(), x.initHCA(), dwords(64, 4, 1, 8, testQP, 16, 12<<24|0xe001), make([]byte, 64)}
+		bases := [...][]byte{x.mptContext(), x.eqContext(), x.cqContext(), x.qpContext(), x.initHCA(),
+			dwords(64, 4, 1, 8, testQP, 16, 12<<24|0xe001), make([]byte, 64)}
 		for done := 0; done < commandsMost && len(in) >= 6; done++ {
-			op, opMod, mod, base, n := binary.BigEndian.Uint16(in), in[2], uint32(binary.BigEndian.Uint16(in[3:])), in[5]%7, int(in[5]>>4)
+			op, opMod, mod, base, n := binary.BigEndian.Uint16(in), in[2], uint32(binary.BigEndian.Uint16(in[3:])),
+				in[5]%7, int(in[5]>>4)
 			in = in[6:]
 			b := append([]byte(nil), bases[base]...)
 			for ; n > 0 && len(in) >= 3; n-- { // an offset, and a byte
@@ -41,8 +43,10 @@ const commandsMost = 16
 
 // FuzzQueues runs the device on rings filled with the input, with a doorbell, a push and frames.
 func FuzzQueues(f *testing.F) {
-	f.Add([]byte("\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x0e0123\x80\x00\x00\x20"), []byte{0, 0, 8, 0, 0, 1, 0, 0}, []byte("frame"), uint16(0))
-	f.Add([]byte("\x00\x00\x00\x0e\x00\x00\x40\x04\x00\x00\x00\x3e0123\x00\x64\x00\x36"), []byte{}, []byte{}, uint16(0x1ff))
+	f.Add([]byte("\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x0e0123\x80\x00\x00\x20"),
+		[]byte{0, 0, 8, 0, 0, 1, 0, 0}, []byte("frame"), uint16(0))
+	f.Add([]byte("\x00\x00\x00\x0e\x00\x00\x40\x04\x00\x00\x00\x3e0123\x00\x64\x00\x36"), []byte{}, []byte{},
+		uint16(0x1ff))
 	next := fuzzRig(f, Options{})
 	f.Fuzz(func(t *testing.T, sq, rq, frame []byte, at uint16) {
 		x := next(t)

@@ -39,7 +39,8 @@ func firmwareCommands() map[uint16]*command {
 		0x050: {name: "HW_HEALTH_CHECK", from: stageReady, run: func(*Model, *call) *refusal { return nil }},
 		0x03a: {name: "CONFIG_DEV", from: stageRunning, in: sized(0x80), out: sized(0x80), opMods: 1 << 1, run: unsupported},
 		// Counters of transport errors, which Linux's mlx4_ib requires. The model does not maintain them: they are 0.
-		0x030: {name: "DIAG_RPRT", from: stageReady, out: sized(0x400), mods: 0xff, opMods: 1 << 2, run: func(*Model, *call) *refusal { return nil }},
+		0x030: {name: "DIAG_RPRT", from: stageReady, out: sized(0x400), mods: 0xff, opMods: 1 << 2,
+			run: func(*Model, *call) *refusal { return nil }},
 		0x03b: {name: "ACCESS_REG", from: stageRunning, in: sized(0x100), out: sized(0x100), tail: true, mods: 0xffffffff, opMods: 0xffff, run: unsupported},
 	}
 }
@@ -109,7 +110,8 @@ func (m *Model) unmapFA(*call) *refusal {
 	return nil
 }
 
-// modStatCfg sets (1) or queries (2 of the default, 3 of the current) the static configuration: eight bytes at an offset.
+// modStatCfg sets (1) or queries (2 of the default, 3 of the current) the static configuration: eight bytes at an
+// offset.
 func (m *Model) modStatCfg(c *call) *refusal {
 	off := c.mod & 0xff
 	if off&7 != 0 {
@@ -125,7 +127,8 @@ func (m *Model) modStatCfg(c *call) *refusal {
 	c.outParam = 0
 	if off == 0x90 {
 		a := m.opt.MAC
-		c.outParam = uint64(a[0])<<40 | uint64(a[1])<<32 | uint64(a[2])<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 | uint64(a[5])
+		c.outParam = uint64(a[0])<<40 | uint64(a[1])<<32 | uint64(a[2])<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 |
+			uint64(a[5])
 	}
 	return nil
 }
@@ -213,7 +216,9 @@ func (m *Model) initHCA(c *call) *refusal {
 	case in.Is("uc_group_steering"):
 		return refuse(stBadParam, "uc_group_steering: neither VEP steering is offered")
 	case (in.U("fs_eth_bits")|in.U("fs_ib_bits"))&^(fsUDP|fsTCP) != 0:
-		return refuse(stBadParam, "fs_eth_bits %#x, fs_ib_bits %#x: only bits 1 (UDP unicast) and 2 (TCP unicast) are known", in.U("fs_eth_bits"), in.U("fs_ib_bits"))
+		return refuse(stBadParam,
+			"fs_eth_bits %#x, fs_ib_bits %#x: only bits 1 (UDP unicast) and 2 (TCP unicast) are known",
+			in.U("fs_eth_bits"), in.U("fs_ib_bits"))
 	case in.U("num_sys_eqs") != 0:
 		return refuse(stBadParam, "num_sys_eqs is %d, the capability is 0", in.U("num_sys_eqs"))
 	case in.U("uar_page_sz") != 0:
@@ -221,7 +226,8 @@ func (m *Model) initHCA(c *call) *refusal {
 	case in.I("log_max_uars") > logUARs:
 		return refuse(stBadParam, "log_max_uars is %d, the BAR has 2^%d", in.U("log_max_uars"), logUARs)
 	}
-	h := hca{cqeSize: 32, eqeSize: 32, logUARs: in.I("log_max_uars"), deviceManaged: flags&hcaDeviceManaged != 0, in: append([]byte(nil), in.B...)}
+	h := hca{cqeSize: 32, eqeSize: 32, logUARs: in.I("log_max_uars"), deviceManaged: flags&hcaDeviceManaged != 0,
+		in: append([]byte(nil), in.B...)}
 	if in.U("eqe_cqe")&eqe64 != 0 {
 		h.eqeSize = 64
 	}
@@ -235,7 +241,8 @@ func (m *Model) initHCA(c *call) *refusal {
 		v := in.U(name)
 		return table{name: name, base: v &^ 0x1f, log: int(v & 0x1f), size: size}
 	}
-	h.qpc, h.srqc, h.cqc, h.eqc = logged("qpc_base", qpcSize), logged("srqc_base", srqcSize), logged("cqc_base", cqcSize), logged("eqc_base", eqcSize)
+	h.qpc, h.srqc, h.cqc, h.eqc = logged("qpc_base", qpcSize), logged("srqc_base", srqcSize),
+		logged("cqc_base", cqcSize), logged("eqc_base", eqcSize)
 	h.altc = table{"altc_base", in.U("altc_base"), h.qpc.log, altcSize}
 	h.auxc = table{"auxc_base", in.U("auxc_base"), h.qpc.log, auxcSize}
 	h.rdmarc = logged("rdmarc_base", rdmarcSize)
@@ -265,16 +272,20 @@ func (m *Model) checkTables(h *hca) *refusal {
 		t        table
 		most     int
 		reserved int
-	}{{h.qpc, m.prof.logQPs, logReservedQPs}, {h.cqc, m.prof.logCQs, logReservedCQs}, {h.srqc, logSRQs, logReservedSRQs}, {h.eqc, logEQs, 0},
-		{h.dmpt, m.prof.logMPTs, logReservedMPTs}, {h.altc, m.prof.logQPs, logReservedQPs}, {h.auxc, m.prof.logQPs, logReservedQPs}, {h.mc, logMCGs, -1}} {
+	}{{h.qpc, m.prof.logQPs, logReservedQPs}, {h.cqc, m.prof.logCQs, logReservedCQs},
+		{h.srqc, logSRQs, logReservedSRQs}, {h.eqc, logEQs, 0},
+		{h.dmpt, m.prof.logMPTs, logReservedMPTs}, {h.altc, m.prof.logQPs, logReservedQPs},
+		{h.auxc, m.prof.logQPs, logReservedQPs}, {h.mc, logMCGs, -1}} {
 		size := k.t.size << k.t.log
 		switch {
 		case k.t.log > k.most:
 			return refuse(stLimit, "%s: 2^%d entries, the capability is 2^%d", k.t.name, k.t.log, k.most)
 		case k.t.base&(size-1) != 0:
-			return refuse(stBadParam, "%s is %#x: a table of %#x bytes is aligned to its size", k.t.name, k.t.base, size)
+			return refuse(stBadParam, "%s is %#x: a table of %#x bytes is aligned to its size", k.t.name, k.t.base,
+				size)
 		case k.t.base+size > m.icm.size:
-			return refuse(stBadParam, "%s: %#x to %#x, SET_ICM_SIZE said %#x", k.t.name, k.t.base, k.t.base+size, m.icm.size)
+			return refuse(stBadParam, "%s: %#x to %#x, SET_ICM_SIZE said %#x", k.t.name, k.t.base, k.t.base+size,
+				m.icm.size)
 		}
 		if k.reserved >= 0 {
 			if k.t.log < k.reserved {

@@ -136,7 +136,8 @@ func (m *Model) sendPacket(q *qp, to *path, p *rdma.Packet) {
 // sendInfiniBand executes a WQE of an InfiniBand port.
 func (m *Model) sendInfiniBand(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 	if op != opSend && op != opSendImm {
-		return badWQE(syndLocalOp, "opcode is %02xh, a datagram queue has 00h (NOP), 0ah and 0bh (SEND, with immediate)", op)
+		return badWQE(syndLocalOp,
+			"opcode is %02xh, a datagram queue has 00h (NOP), 0ah and 0bh (SEND, with immediate)", op)
 	}
 	if q.st == serviceMLX {
 		return m.sendRaw(q, w)
@@ -163,15 +164,18 @@ func (m *Model) sendInfiniBand(q *qp, idx uint32, op uint8, w []byte) *wqeError 
 	if key>>31 != 0 {
 		key = q.ctx.U32("q_key")
 	}
-	p := &rdma.Packet{Op: rdma.UDSend, Solicited: be.Uint32(w[8:])>>1&1 != 0, QPN: a.U32("dqpn"), PSN: uint32(q.sent) & 0xffffff}
+	p := &rdma.Packet{Op: rdma.UDSend, Solicited: be.Uint32(w[8:])>>1&1 != 0, QPN: a.U32("dqpn"),
+		PSN: uint32(q.sent) & 0xffffff}
 	p.Body = be.AppendUint32(be.AppendUint32(nil, key), q.id)
 	if op == opSendImm {
 		p.Op = rdma.UDSendImm
 		p.Body = append(p.Body, w[12:16]...)
 	}
 	p.Body = append(p.Body, payload...)
-	to := &path{sl: uint8(a.U("sl")), tclass: uint8(a.U("tclass")), hops: uint8(a.U("hop_limit")), dlid: uint16(a.U("rlid")), srcBits: uint16(a.U("my_lid")),
-		flow: a.U32("flow_label"), global: a.Is("g"), source: a.I("mgid_index"), dgid: [16]byte(a.Bytes("rgid")), smac: m.opt.MAC}
+	to := &path{sl: uint8(a.U("sl")), tclass: uint8(a.U("tclass")), hops: uint8(a.U("hop_limit")),
+		dlid: uint16(a.U("rlid")), srcBits: uint16(a.U("my_lid")),
+		flow: a.U32("flow_label"), global: a.Is("g"), source: a.I("mgid_index"), dgid: [16]byte(a.Bytes("rgid")),
+		smac: m.opt.MAC}
 	be.PutUint16(to.dmac[:], uint16(a.U("dmac_h")))
 	be.PutUint32(to.dmac[2:], a.U32("dmac_l"))
 	m.sendPacket(q, to, p)
@@ -270,7 +274,8 @@ func (m *Model) takePacket(p *packet) bool {
 	switch {
 	case m.port.link == Ethernet: // by address, before
 	case management && p.QPN != 0, !management && ib.state < stateArmed,
-		!multicast && p.dlid != permissiveLID && p.dlid&^(1<<ib.lmc-1) != ib.lid, p.dlid == permissiveLID && !management:
+		!multicast && p.dlid != permissiveLID && p.dlid&^(1<<ib.lmc-1) != ib.lid, p.dlid == permissiveLID &&
+			!management:
 		m.count.rxFiltered++
 		return false
 	}
@@ -322,7 +327,8 @@ type member struct {
 	block bool // does not receive its own packets
 }
 
-// group returns the QPs that are attached to the group that a packet is for: by flow rules, or the multicast group table.
+// group returns the QPs that are attached to the group that a packet is for: by flow rules, or the multicast group
+// table.
 func (m *Model) group(p *packet) (list []member) {
 	if p.grh == nil {
 		return nil
@@ -334,7 +340,8 @@ func (m *Model) group(p *packet) (list []member) {
 	}
 	if m.hca.deviceManaged {
 		for _, r := range m.rules.rules {
-			if len(r.specs) > 0 && r.specs[0].kind == specIB && string(as(r.specs[0].b, specs[specIB]).Bytes("gid")) == string(p.grh[24:]) {
+			if len(r.specs) > 0 && r.specs[0].kind == specIB &&
+				string(as(r.specs[0].b, specs[specIB]).Bytes("gid")) == string(p.grh[24:]) {
 				add(r.qpn, !r.loop)
 			}
 		}

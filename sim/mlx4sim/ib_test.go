@@ -19,7 +19,8 @@ func (x *rig) mad(class, method uint8, attr uint16, mod uint32, data []byte) (st
 }
 
 // madBy is mad with an op modifier: with bits 0 and 1, the agent does not check the M_Key and the B_Key.
-func (x *rig) madBy(opMod uint32, class, method uint8, attr uint16, mod uint32, data []byte) (status uint16, out []byte) {
+func (x *rig) madBy(opMod uint32, class, method uint8, attr uint16, mod uint32, data []byte) (status uint16,
+	out []byte) {
 	x.Helper()
 	b := dwords(256, 0, 1<<24|uint32(class)<<16|1<<8|uint32(method), 16, uint32(attr)<<16, 20, mod)
 	copy(b[64:], data)
@@ -100,7 +101,8 @@ func datagramTo(lid uint16, qpn, qkey uint32, gid []byte) []byte {
 func TestAgent(t *testing.T) {
 	x := openIB(t, 0)
 	_, node := x.mad(1, 1, attrNodeInfo, 0, nil)
-	if node[2] != 1 || node[3] != 1 || be.Uint16(node[30:]) != 0x1003 || be.Uint64(node[20:]) != x.m.guid(1) || node[37] != 0 || be.Uint16(node[38:]) != 0x02c9 {
+	if node[2] != 1 || node[3] != 1 || be.Uint16(node[30:]) != 0x1003 || be.Uint64(node[20:]) != x.m.guid(1) ||
+		node[37] != 0 || be.Uint16(node[38:]) != 0x02c9 {
 		t.Errorf("NodeInfo %x", node[:40])
 	}
 	x.activate(7)
@@ -130,7 +132,8 @@ func TestAgent(t *testing.T) {
 		attr   uint16
 		mod    uint32
 		status uint16
-	}{{1, 0x99, 0, statusBadAttr}, {2, attrNodeInfo, 0, statusBadAttr}, {3, attrPortInfo, 1, statusBadMethod}, {1, attrPortInfo, 2, statusBadField}, {1, attrPKeys, 4, statusBadField}} {
+	}{{1, 0x99, 0, statusBadAttr}, {2, attrNodeInfo, 0, statusBadAttr}, {3, attrPortInfo, 1, statusBadMethod},
+		{1, attrPortInfo, 2, statusBadField}, {1, attrPKeys, 4, statusBadField}} {
 		if s, _ := x.mad(1, c.method, c.attr, c.mod, nil); s != c.status {
 			t.Errorf("method %x of attribute %x: status %x, expected %x", c.method, c.attr, s, c.status)
 		}
@@ -148,7 +151,8 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// Two devices on one wire: datagrams by LID, with and without a GRH; keys and numbers that do not fit are dropped; groups.
+// Two devices on one wire: datagrams by LID, with and without a GRH; keys and numbers that do not fit are dropped;
+// groups.
 func TestDatagrams(t *testing.T) {
 	for _, flags := range []uint32{0, hcaDeviceManaged} {
 		x, y := openPair(t, flags)
@@ -171,10 +175,12 @@ func TestDatagrams(t *testing.T) {
 		}
 		gid := binary.BigEndian.AppendUint64([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0}, y.m.guid(1))
 		e = send(datagramTo(2, testQP, testQKey, gid))
-		if e == nil || w32(e, 8) != 1<<31|testQP || !bytes.Equal(y.fb.Bytes[2048+24:2048+40], gid) || be.Uint64(y.fb.Bytes[2048+16:]) != x.m.guid(1) {
+		if e == nil || w32(e, 8) != 1<<31|testQP || !bytes.Equal(y.fb.Bytes[2048+24:2048+40], gid) ||
+			be.Uint64(y.fb.Bytes[2048+16:]) != x.m.guid(1) {
 			t.Errorf("with a GRH: completion %x, %x", e, y.fb.Bytes[2048:2048+40])
 		}
-		for what, seg := range map[string][]byte{"LID": datagramTo(3, testQP, testQKey, nil), "Q_Key": datagramTo(2, testQP, testQKey+1, nil), "number": datagramTo(2, testQP+1, testQKey, nil)} {
+		for what, seg := range map[string][]byte{"LID": datagramTo(3, testQP, testQKey, nil),
+			"Q_Key": datagramTo(2, testQP, testQKey+1, nil), "number": datagramTo(2, testQP+1, testQKey, nil)} {
 			if e := send(seg); e != nil {
 				t.Errorf("the %s is wrong, and the datagram arrives: %x", what, e)
 			}
@@ -215,7 +221,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// Management datagrams go over QP0 while the ports are not active yet, and over QP1 when they are; the driver builds their headers.
+// Management datagrams go over QP0 while the ports are not active yet, and over QP1 when they are; the driver builds
+// their headers.
 func TestSpecialQPs(t *testing.T) {
 	x, y := openPair(t, 0)
 	const base = 264
@@ -252,7 +259,8 @@ func TestSpecialQPs(t *testing.T) {
 		x.Port.Settle(10)
 		y.Port.Settle(10)
 		x.completed(opSend)
-		if e := y.cqe(); e == nil || w32(e, 0) != qpn || w32(e, 0x14) != 296 || w32(e, 8) != special || special == 1 && w32(e, 12) != 1 {
+		if e := y.cqe(); e == nil || w32(e, 0) != qpn || w32(e, 0x14) != 296 || w32(e, 8) != special || special == 1 &&
+			w32(e, 12) != 1 {
 			t.Errorf("QP%d: completion %x", special, e)
 		}
 		for _, r := range []*rig{x, y} {
@@ -283,7 +291,8 @@ func TestNotices(t *testing.T) {
 		x.steps(5)
 		e := x.cqe()
 		b := x.fb.Bytes[2048*i+40:]
-		if e == nil || w32(e, 8)&0xffffff != 0 || w32(e, 12)&0xffff != 0 || b[3] != methodTrap || be.Uint16(b[16:]) != attrNotice || be.Uint16(b[68:]) != trapChange ||
+		if e == nil || w32(e, 8)&0xffffff != 0 || w32(e, 12)&0xffff != 0 || b[3] != methodTrap ||
+			be.Uint16(b[16:]) != attrNotice || be.Uint16(b[68:]) != trapChange ||
 			be.Uint16(b[70:]) != 7 || w32(b, 80) != 0x02514868 {
 			t.Fatalf("trap %d: completion %x, %x: %+v", i, e, b[:128], x.m.Counters().InfiniBand)
 		}
@@ -316,7 +325,8 @@ func TestNotices(t *testing.T) {
 // An attribute with a value that a subnet manager may not set is refused as a whole.
 func TestPortInfoIsChecked(t *testing.T) {
 	x := openIB(t, 0)
-	for field, v := range map[string]uint64{"lid": 0xc000, "sm_lid": 0xffff, "state": 7, "neighbor_mtu": 6, "oper_vls": 5} {
+	for field, v := range map[string]uint64{"lid": 0xc000, "sm_lid": 0xffff, "state": 7, "neighbor_mtu": 6,
+		"oper_vls": 5} {
 		i := x.portInfo()
 		i.Set("lid", 4)
 		i.Set(field, v)
@@ -374,7 +384,8 @@ func TestVendorAttributes(t *testing.T) {
 	}
 	s, _ := x.mad(0x0a, 1, 0x17, 0, nil)
 	info := x.out.Bytes[24+8:]
-	if s != 0 || be.Uint16(info[2:]) != 0x1003 || be.Uint32(info[68:]) != 2 || be.Uint32(info[72:]) != 42 || be.Uint32(info[76:]) != 5000 || !bytes.HasPrefix(info[48:], []byte("MT_1090120019\x00")) {
+	if s != 0 || be.Uint16(info[2:]) != 0x1003 || be.Uint32(info[68:]) != 2 || be.Uint32(info[72:]) != 42 ||
+		be.Uint32(info[76:]) != 5000 || !bytes.HasPrefix(info[48:], []byte("MT_1090120019\x00")) {
 		t.Errorf("general information: status %x, %x", s, info[:100])
 	}
 	if s, b := x.mad(classPerf, 1, 1, 0, nil); s != 0 || be.Uint16(b[2:])&0x200 == 0 {
@@ -413,7 +424,8 @@ func TestModule(t *testing.T) {
 			i2c, page byte
 			at, size  uint16
 			status    uint16
-		}{{0x51, 0, 0, 16, cableI2C}, {0x50, 16, 0, 16, cablePage}, {0x50, 0, 0, 0, cableAddress}, {0x50, 0, 0, 49, cableAddress}, {0x50, 0, 250, 16, cableAddress}} {
+		}{{0x51, 0, 0, 16, cableI2C}, {0x50, 16, 0, 16, cablePage}, {0x50, 0, 0, 0, cableAddress},
+			{0x50, 0, 0, 49, cableAddress}, {0x50, 0, 250, 16, cableAddress}} {
 			if s, _ := ask(c.i2c, c.page, c.at, c.size); s != c.status {
 				t.Errorf("%+v: status %x", c, s)
 			}

@@ -50,7 +50,8 @@ func (m *Model) chunks(c *call, virtual bool) (list []chunk, r *refusal) {
 		case k.at&(k.pages<<12-1) != 0:
 			return nil, refuse(stBadParam, "mapping %d: %#x is not aligned to its %d pages", i, k.at, k.pages)
 		case virtual && va&(k.pages<<12-1) != 0:
-			return nil, refuse(stBadParam, "mapping %d: virtual address %#x is not aligned to its %d pages", i, va, k.pages)
+			return nil, refuse(stBadParam, "mapping %d: virtual address %#x is not aligned to its %d pages", i, va,
+				k.pages)
 		}
 		k.virt &^= 0xfff
 		list = append(list, k)
@@ -107,7 +108,8 @@ func (m *Model) unmapAux(*call) *refusal {
 
 func (m *Model) mapICM(c *call) *refusal {
 	if m.icm.aux == nil || pagesOf(m.icm.aux) < m.auxPages() {
-		return refuse(stBadSysState, "the auxiliary memory has %d pages of %d: MAP_ICM_AUX comes first", pagesOf(m.icm.aux), m.auxPages())
+		return refuse(stBadSysState, "the auxiliary memory has %d pages of %d: MAP_ICM_AUX comes first",
+			pagesOf(m.icm.aux), m.auxPages())
 	}
 	list, r := m.chunks(c, true)
 	if r != nil {
@@ -141,7 +143,8 @@ func (m *Model) unmapICM(c *call) *refusal {
 	if m.fw.stage == stageReady {
 		for _, held := range m.obj.contexts(m) {
 			if held.at >= c.inParam && held.at < c.inParam+uint64(c.mod)<<12 && m.icm.page[held.at>>12] != 0 {
-				m.host.Warnf("UNMAP_ICM: %#x to %#x holds the context of %s", c.inParam, c.inParam+uint64(c.mod)<<12, held.name)
+				m.host.Warnf("UNMAP_ICM: %#x to %#x holds the context of %s", c.inParam, c.inParam+uint64(c.mod)<<12,
+					held.name)
 			}
 		}
 	}
@@ -164,7 +167,8 @@ func (i *icm) entry(t table, index uint32) (uint64, *refusal) {
 	v := t.base + uint64(index)*t.size
 	at, ok := i.page[v>>12]
 	if !ok {
-		return 0, refuse(stICM, "entry %#x of the table at %#x (%s): ICM is not mapped at %#x", index, t.base, t.name, v)
+		return 0, refuse(stICM, "entry %#x of the table at %#x (%s): ICM is not mapped at %#x", index, t.base, t.name,
+			v)
 	}
 	return at + v&0xfff, nil
 }

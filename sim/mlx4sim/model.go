@@ -121,7 +121,8 @@ func (m *Model) class() uint32 {
 // guid returns the GUID of the node (0), the port (1) or the system (3), derived from the MAC address.
 func (m *Model) guid(of int) uint64 {
 	a := m.opt.MAC
-	return uint64(a[0])<<56 | uint64(a[1])<<48 | uint64(a[2])<<40 | uint64(of)<<32 | 3<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 | uint64(a[5])
+	return uint64(a[0])<<56 | uint64(a[1])<<48 | uint64(a[2])<<40 | uint64(of)<<32 | 3<<24 | uint64(a[3])<<16 | uint64(
+		a[4])<<8 | uint64(a[5])
 }
 
 // Attach connects the model to its host.

@@ -43,7 +43,8 @@ func TestFrames(t *testing.T) {
 				posted++
 			}
 			k := x.m.Counters()
-			if k.TxFrames != uint64(posted) || k.RxFrames != uint64(posted) || k.Sent[testQP] != uint64(posted) || k.Received[testQP] != uint64(posted) {
+			if k.TxFrames != uint64(posted) || k.RxFrames != uint64(posted) || k.Sent[testQP] != uint64(posted) ||
+				k.Received[testQP] != uint64(posted) {
 				t.Errorf("%+v after %d frames each way", k, posted)
 			}
 			x.down()

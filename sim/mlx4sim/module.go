@@ -1,6 +1,7 @@
 package mlx4sim
 
-// moduleInfo is the attribute by which the agent reads the module's memory (Linux, mlx4_get_module_info; FreeBSD has the same).
+// moduleInfo is the attribute by which the agent reads the module's memory (Linux, mlx4_get_module_info; FreeBSD has
+// the same).
 var moduleInfo = lay(64, `00.31:24 i2c_addr 00.23:16 page 00.15:0 address 04.15:0 size`)
 
 // Errors of moduleInfo, in bits 15:8 of a datagram's status.

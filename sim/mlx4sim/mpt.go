@@ -59,8 +59,10 @@ func (m *Model) newMPT(c *call) *refusal {
 	if m.obj.mpts[i] != nil {
 		return refuse(stBadResState, "MPT %#x is the device's already", i)
 	}
-	k := &mpt{raw: append([]byte(nil), in.B...), key: in.U32("mem_key"), pd: in.U32("pd"), start: in.U("start_addr"), len: in.U("len"), len64: in.Is("len64"),
-		physical: in.Is("pa"), access: be.Uint32(in.B) & 0x7c00, mtt: in.U("mtt_adr"), logPage: uint(in.U("entity_size")), pages: map[uint64]uint64{}}
+	k := &mpt{raw: append([]byte(nil), in.B...), key: in.U32("mem_key"), pd: in.U32("pd"), start: in.U("start_addr"),
+		len: in.U("len"), len64: in.Is("len64"),
+		physical: in.Is("pa"), access: be.Uint32(in.B) & 0x7c00, mtt: in.U("mtt_adr"),
+		logPage: uint(in.U("entity_size")), pages: map[uint64]uint64{}}
 	switch {
 	case k.key&(1<<m.hca.dmpt.log-1) != i:
 		return refuse(stBadParam, "mem_key is %#x: its low bits are the index, %#x", k.key, i)
@@ -75,7 +77,8 @@ func (m *Model) newMPT(c *call) *refusal {
 	case in.Is("lkey"):
 		m.host.Warnf("SW2HW_MPT: lkey is %#x, expected 0", in.U("lkey"))
 	case !k.physical && (k.logPage < 9 || k.logPage > 31 || k.len64 || k.mtt&7 != 0):
-		return refuse(stBadParam, "a translated region with entity_size %d, len64 %d, mtt_adr %#x", k.logPage, in.U("len64"), k.mtt)
+		return refuse(stBadParam, "a translated region with entity_size %d, len64 %d, mtt_adr %#x", k.logPage,
+			in.U("len64"), k.mtt)
 	}
 	if !k.physical {
 		for _, off := range []uint64{0, max(k.len, 1) - 1} { // firmware checks the list's addresses
@@ -121,7 +124,8 @@ func (m *Model) writeMTT(c *call) *refusal {
 }
 
 // translate resolves n bytes at an address of a region, by its key: index and variant rotated.
-func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved bool, need uint32) ([]rdma.Piece, error) {
+func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved bool, need uint32) ([]rdma.Piece,
+	error) {
 	key := lkey>>8 | lkey<<24
 	if lkey == reservedLKey && reserved {
 		return []rdma.Piece{{At: addr, N: n}}, nil
@@ -137,7 +141,8 @@ func (m *Model) translate(lkey uint32, addr uint64, n int, pd uint32, reserved b
 	case k.access&need != need:
 		return nil, fmt.Errorf("key %#x: access %#x is not granted", lkey, need)
 	case !k.len64 && (addr < k.start || addr-k.start > k.len || k.len-(addr-k.start) < uint64(n)):
-		return nil, fmt.Errorf("key %#x: %d bytes at %#x, the region is %#x bytes at %#x", lkey, n, addr, k.len, k.start)
+		return nil, fmt.Errorf("key %#x: %d bytes at %#x, the region is %#x bytes at %#x", lkey, n, addr, k.len,
+			k.start)
 	case k.physical:
 		return []rdma.Piece{{At: addr, N: n}}, nil
 	}

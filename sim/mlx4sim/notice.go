@@ -65,7 +65,8 @@ func (m *Model) stepNotice() {
 	}
 	n.again = m.host.Now() + 4096*time.Nanosecond<<ib.timeout
 	if q := m.findQP(m.obj.sqp); m.obj.sqp != 0 && q != nil {
-		m.datagram(q, &packet{Packet: rdma.Packet{Op: rdma.UDSend, PKey: 0xffff}, vl: managementVL, payload: n.mad[:]}, 0)
+		m.datagram(q, &packet{Packet: rdma.Packet{Op: rdma.UDSend, PKey: 0xffff}, vl: managementVL, payload: n.mad[:]},
+			0)
 	}
 }
 

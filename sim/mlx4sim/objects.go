@@ -14,7 +14,8 @@ type objects struct {
 }
 
 func newObjects() objects {
-	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{},
+	return objects{mpts: map[uint32]*mpt{}, eqs: map[uint32]*eq{}, cqs: map[uint32]*cq{}, qps: map[uint32]*qp{},
+		srqs:         map[uint32]*srq{},
 		destroyedCQs: map[uint32]bool{}}
 }
 
@@ -177,7 +178,8 @@ func (m *Model) stale(b *buffer, name string) {
 		at, r := m.icm.entry(table{"mtt_base", m.hca.mtt.base, -1, 8}, uint32(b.mtt/8)+uint32(i))
 		var e [8]byte
 		if r == nil && h.Peek(at, e[:]) == nil && be.Uint64(e[:])&^7 != was {
-			m.host.Warnf("%s: MTT entry %#x was changed to %#x while the object used it", name, b.mtt/8+uint64(i), be.Uint64(e[:]))
+			m.host.Warnf("%s: MTT entry %#x was changed to %#x while the object used it", name, b.mtt/8+uint64(i),
+				be.Uint64(e[:]))
 			return
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // udp is a UDP datagram over IPv4 with valid checksums, from a source port.
 func udp(from uint16, n int) []byte {
 	f := make([]byte, 42+n)
-	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0xee, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2})
+	copy(f, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0xee, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1,
+		10, 9, 0, 2})
 	binary.BigEndian.PutUint16(f[16:], uint16(28+n))
 	binary.BigEndian.PutUint16(f[34:], from)
 	binary.BigEndian.PutUint16(f[36:], 7)
@@ -30,7 +31,8 @@ func udp(from uint16, n int) []byte {
 // tcp is a TCP segment over IPv4 with options, to the peer.
 func tcp(n int) []byte {
 	f := make([]byte, 66+n)
-	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1})
+	copy(f, []byte{2, 0, 0, 0, 0xee, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 2,
+		10, 9, 0, 1})
 	binary.BigEndian.PutUint16(f[16:], uint16(52+n))
 	copy(f[34:], []byte{0x30, 0x39, 0, 80, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x19})
 	for i := range n {
@@ -66,14 +68,16 @@ func TestChecksums(t *testing.T) {
 		status uint16
 		ok     byte
 		sum    uint16
-	}{{0, statusIPv4 | statusUDP | statusIPOK, 4, 0xffff}, {24, statusIPv4 | statusUDP, 4, 0xffff}, {45, statusIPv4 | statusUDP | statusIPOK, 0, 0}} {
+	}{{0, statusIPv4 | statusUDP | statusIPOK, 4, 0xffff}, {24, statusIPv4 | statusUDP, 4, 0xffff},
+		{45, statusIPv4 | statusUDP | statusIPOK, 0, 0}} {
 		f := bytes.Clone(want)
 		if c.spoil > 0 {
 			f[c.spoil] ^= 1
 		}
 		x.Arrive(f)
 		e := x.received()
-		if binary.BigEndian.Uint16(e[16:]) != c.status || e[19] != c.ok || c.sum != 0 && binary.BigEndian.Uint16(e[26:]) != c.sum ||
+		if binary.BigEndian.Uint16(e[16:]) != c.status || e[19] != c.ok || c.sum != 0 &&
+			binary.BigEndian.Uint16(e[26:]) != c.sum ||
 			c.sum == 0 && binary.BigEndian.Uint16(e[26:]) == 0xffff {
 			t.Errorf("case %d: completion %x", i, e)
 		}
@@ -117,7 +121,8 @@ func TestVLAN(t *testing.T) {
 	x.post(0, 4)
 	f := tagged(frameOf(64))
 	x.Arrive(f)
-	if e := x.received(); w32(e, 0)>>29 != 1 || be.Uint16(e[12:]) != 0x602a || w32(e, 20) != 64 || !bytes.Equal(x.fb.Bytes[:64], frameOf(64)) {
+	if e := x.received(); w32(e, 0)>>29 != 1 || be.Uint16(e[12:]) != 0x602a || w32(e, 20) != 64 ||
+		!bytes.Equal(x.fb.Bytes[:64], frameOf(64)) {
 		t.Errorf("completion %x, frame %x", e, x.fb.Bytes[:64])
 	}
 	filter := make([]byte, 512)
@@ -190,7 +195,8 @@ func TestFCS(t *testing.T) {
 	f := udp(1000, 50)
 	x.Arrive(f)
 	n := binary.BigEndian.Uint32(x.received()[0x14:])
-	if want := binary.LittleEndian.AppendUint32(bytes.Clone(f), crc32.ChecksumIEEE(f)); int(n) != len(want) || !bytes.Contains(x.fb.Bytes, want) {
+	if want := binary.LittleEndian.AppendUint32(bytes.Clone(f), crc32.ChecksumIEEE(f)); int(n) != len(want) ||
+		!bytes.Contains(x.fb.Bytes, want) {
 		t.Errorf("%d bytes arrived, expected %d that end with %x", n, len(want), want[len(f):])
 	}
 }

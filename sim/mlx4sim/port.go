@@ -181,7 +181,8 @@ func (m *Model) setPort(c *call) *refusal {
 	p, b := &m.port, c.in.B
 	reserved := func(what string, l *layout) msg {
 		if off, set, found := l.Stray(b); found {
-			m.host.Warnf("SET_PORT (0ch) of %s: reserved bits %08x set in the dword at %02xh of the mailbox", what, set, off)
+			m.host.Warnf("SET_PORT (0ch) of %s: reserved bits %08x set in the dword at %02xh of the mailbox", what, set,
+				off)
 		}
 		return as(b, l)
 	}
@@ -189,7 +190,8 @@ func (m *Model) setPort(c *call) *refusal {
 	case setGeneral:
 		in := reserved("general parameters", setPortGeneral)
 		if f := in.U("flags2") &^ 0x60; f != 0 {
-			return refuse(stBadParam, "flags2 is %02xh: the model takes the user's MTU (20h) and address (40h)", in.U("flags2"))
+			return refuse(stBadParam, "flags2 is %02xh: the model takes the user's MTU (20h) and address (40h)",
+				in.U("flags2"))
 		}
 		if in.Is("v_mtu") {
 			mtu := in.I("mtu")
@@ -206,7 +208,8 @@ func (m *Model) setPort(c *call) *refusal {
 		if m.hca.deviceManaged {
 			m.host.Warnf("SET_PORT (0ch) of receive QP calculation has no effect with flow steering")
 		}
-		p.calc = rqpCalc{set: true, base: in.U32("base_qpn"), promisc: in.U32("promisc_qpn"), promiscOn: in.Is("en_uc_promisc"), mcast: in.U32("def_mcast_qpn"),
+		p.calc = rqpCalc{set: true, base: in.U32("base_qpn"), promisc: in.U32("promisc_qpn"),
+			promiscOn: in.Is("en_uc_promisc"), mcast: in.U32("def_mcast_qpn"),
 			mode: in.U32("mc_promisc_mode"), macMiss: in.U32("mac_miss_index")}
 		if m.findQP(p.calc.base) == nil {
 			return refuse(stBadRes, "base_qpn %#x is in RST", p.calc.base)

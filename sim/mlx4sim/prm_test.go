@@ -109,7 +109,8 @@ func TestVendorLayouts(t *testing.T) {
 				want.width = 8 // of the high dword
 			}
 			if compared++; p != want {
-				t.Errorf("%s: %s is bit %d (%xh.%d), %d wide; the vendor's is bit %d (%xh.%d), %d wide", c.theirs, name, want.bit, want.bit/32*4, want.bit%32, want.width,
+				t.Errorf("%s: %s is bit %d (%xh.%d), %d wide; the vendor's is bit %d (%xh.%d), %d wide", c.theirs, name,
+					want.bit, want.bit/32*4, want.bit%32, want.width,
 					p.bit, p.bit/32*4, p.bit%32, p.width)
 			}
 		}

@@ -137,7 +137,8 @@ func (m *Model) findQP(qpn uint32) *qp {
 
 func qpCommands() map[uint16]*command {
 	walk := func(name string, from, to int, need uint32) *command {
-		return &command{name: name, from: stageReady, in: transition, mods: 1<<31 | 0xffffff, run: func(m *Model, c *call) *refusal { return m.walk(c, from, to, need) }}
+		return &command{name: name, from: stageReady, in: transition, mods: 1<<31 | 0xffffff,
+			run: func(m *Model, c *call) *refusal { return m.walk(c, from, to, need) }}
 	}
 	return map[uint16]*command{
 		0x019: walk("RST2INIT_QP", qpReset, qpInit, 0),
@@ -201,7 +202,8 @@ func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 	}
 	for bit, names := range map[uint32][]string{optRRE: {"rre"}, optRAE: {"rae"}, optRWE: {"rwe"}, optPKey: {"pkey_index"}, optQKey: {"q_key"},
 		optRNRTimeout: {"min_rnr_nak"}, optSRAMax: {"sra_max"}, optRRAMax: {"rra_max"}, optPMState: {"pm_state"}, optRetry: {"retry_count"},
-		optRNRRetry: {"rnr_retry"}, optAckTimeout: {"ack_timeout"}, optSchedQueue: {"sched_queue"}, optVLANStrip: {"vsd"}} {
+		optRNRRetry: {"rnr_retry"}, optAckTimeout: {"ack_timeout"}, optSchedQueue: {"sched_queue"},
+		optVLANStrip: {"vsd"}} {
 		if opt&bit != 0 {
 			take(names...)
 		}
@@ -223,7 +225,8 @@ func (q *qp) connect(from, to int) {
 	if from == qpRTR && to == qpRTS {
 		c.NextPSN = x.U32("next_send_psn")
 	}
-	c.MTU, c.Retry, c.RNRRetry, c.RNRTimer, c.Timeout = 128<<x.U("mtu"), x.I("retry_count"), x.I("rnr_retry"), uint8(x.U("min_rnr_nak")), 0
+	c.MTU, c.Retry, c.RNRRetry, c.RNRTimer, c.Timeout = 128<<x.U("mtu"), x.I("retry_count"), x.I("rnr_retry"),
+		uint8(x.U("min_rnr_nak")), 0
 	if t := x.U("ack_timeout"); t != 0 {
 		c.Timeout = 4096 * time.Nanosecond << t
 	}
@@ -247,14 +250,17 @@ func (m *Model) newQP(id uint32, in msg) *refusal {
 	if r := m.claim(index, tables...); r != nil {
 		return r
 	}
-	q := &qp{id: id, ctx: as(append([]byte(nil), in.B[:qpLayout.Size]...), qpLayout), st: in.U32("st"), pd: in.U32("pd"), uar: in.U32("usr_page"),
-		dbr: in.U("db_record_addr"), rlky: in.Is("rlky"), scq: in.U32("cqn_snd"), rcq: in.U32("cqn_rcv"), onSRQ: in.Is("srq"), srqn: in.U32("srqn")}
+	q := &qp{id: id, ctx: as(append([]byte(nil), in.B[:qpLayout.Size]...), qpLayout), st: in.U32("st"),
+		pd: in.U32("pd"), uar: in.U32("usr_page"),
+		dbr: in.U("db_record_addr"), rlky: in.Is("rlky"), scq: in.U32("cqn_snd"), rcq: in.U32("cqn_rcv"),
+		onSRQ: in.Is("srq"), srqn: in.U32("srqn")}
 	isRSS := in.Is("rss")
 	switch {
 	case index < 1<<logReservedQPs:
 		return refuse(stBadIndex, "%v: the first %#x are the firmware's", q, 1<<logReservedQPs)
 	case m.obj.qps[index] != nil:
-		return refuse(stBadQPState, "%v is in %s, it has to be in RST", m.obj.qps[index], qpStates[m.obj.qps[index].state])
+		return refuse(stBadQPState, "%v is in %s, it has to be in RST", m.obj.qps[index],
+			qpStates[m.obj.qps[index].state])
 	case q.st != serviceMLX && q.st != serviceUD && q.st != serviceRC:
 		return refuse(stBadParam, "st is %d, the model has 0 (RC), 3 (UD) and 7 (MLX)", q.st)
 	case in.U("pm_state") != 3 && !(q.st == serviceMLX && in.U("pm_state") == 0):
@@ -264,7 +270,8 @@ func (m *Model) newQP(id uint32, in msg) *refusal {
 	case m.obj.cqs[q.scq] == nil && !isRSS:
 		return refuse(stBadRes, "cqn_snd is %#x: not the device's", q.scq)
 	case q.uar >= 1<<m.hca.logUARs || q.uar < reservedUARs:
-		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", q.uar, 1<<m.hca.logUARs, reservedUARs)
+		return refuse(stBadIndex, "usr_page is %#x: of %#x pages the first %d are the firmware's", q.uar,
+			1<<m.hca.logUARs, reservedUARs)
 	case q.dbr&3 != 0:
 		return refuse(stBadParam, "db_record_addr is %#x: aligned to 4 bytes", q.dbr)
 	}
@@ -331,7 +338,8 @@ func (m *Model) newRings(q *qp, in msg) *refusal {
 		q.recv.off = q.send.bytes()
 	}
 	var r *refusal
-	q.buf, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")), in.U("page_offset")<<6, total)
+	q.buf, r = m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")),
+		in.U("page_offset")<<6, total)
 	q.inner = make([]inner, q.send.entries())
 	return r
 }
@@ -353,7 +361,8 @@ func (m *Model) checkRTR(q *qp, in msg) *refusal {
 	}
 	if q.st == serviceMLX && m.port.link == Ethernet && !m.special(q) {
 		if in.U("mtu") != 7 || in.U("msg_max") != 31 {
-			m.host.Warnf("INIT2RTR_QP: %v: mtu %d, msg_max %d: on an Ethernet port 7 and 31", q, in.U("mtu"), in.U("msg_max"))
+			m.host.Warnf("INIT2RTR_QP: %v: mtu %d, msg_max %d: on an Ethernet port 7 and 31", q, in.U("mtu"),
+				in.U("msg_max"))
 		}
 		return nil
 	}

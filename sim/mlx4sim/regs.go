@@ -148,12 +148,14 @@ func (m *Model) RegisterName(bar int, off uint64) (string, binary.ByteOrder) {
 	page, at := off/uarSize, off%uarSize
 	switch {
 	case bar == 0 && off >= regHCR && off < regHCR+4*hcrWords:
-		return [...]string{"HCR.in_param_h", "HCR.in_param_l", "HCR.input_modifier", "HCR.out_param_h", "HCR.out_param_l", "HCR.token", "HCR.status"}[(off-regHCR)/4], be
+		return [...]string{"HCR.in_param_h", "HCR.in_param_l", "HCR.input_modifier", "HCR.out_param_h",
+			"HCR.out_param_l", "HCR.token", "HCR.status"}[(off-regHCR)/4], be
 	case bar == 0 && off >= regCatas && off < regCatas+4*catasWords:
 		return fmt.Sprintf("CATAS[%d]", (off-regCatas)/4), be
 	case bar == 0:
-		return map[uint64]string{regOwner: "OWNER", regReset: "RESET", regSemaphore: "SEMAPHORE", regClock: "CLOCK_H", regClock + 4: "CLOCK_L",
-			regClrInt: "CLR_INT_H", regClrInt + 4: "CLR_INT_L"}[off], be
+		return map[uint64]string{regOwner: "OWNER", regReset: "RESET", regSemaphore: "SEMAPHORE", regClock: "CLOCK_H",
+			regClock + 4: "CLOCK_L",
+			regClrInt:    "CLR_INT_H", regClrInt + 4: "CLR_INT_L"}[off], be
 	case page >= uars:
 		return fmt.Sprintf("BF[%d][%03xh]", page-uars, at), be
 	case at == uarSend:

@@ -82,7 +82,8 @@ var dwords, w32, frameOf, toPeer = simtest.Words, simtest.Word, simtest.Frame, s
 func (x *rig) issue(op, opMod, mod uint32, in, out uint64) {
 	x.Helper()
 	x.toggle ^= 1
-	for i, v := range []uint32{uint32(in >> 32), uint32(in), mod, uint32(out >> 32), uint32(out), 0xffff << 16, 1<<23 | x.toggle<<21 | opMod<<12 | op} {
+	for i, v := range []uint32{uint32(in >> 32), uint32(in), mod, uint32(out >> 32), uint32(out), 0xffff << 16,
+		1<<23 | x.toggle<<21 | opMod<<12 | op} {
 		x.wr(0x80680+uint64(4*i), v)
 	}
 }
@@ -175,7 +176,8 @@ func (x *rig) context() {
 	for _, t := range []struct {
 		virt  uint64
 		pages int
-	}{{mttAt, 2}, {qpcAt + testQP*qpcSize, 8}, {qpcAt, 1}, {cqcAt, 8}, {eqcAt, 1}, {srqcAt, 3}, {dmptAt, 8}, {altcAt, 1}, {altcAt + testQP*altcSize, 1},
+	}{{mttAt, 2}, {qpcAt + testQP*qpcSize, 8}, {qpcAt, 1}, {cqcAt, 8}, {eqcAt, 1}, {srqcAt, 3}, {dmptAt, 8},
+		{altcAt, 1}, {altcAt + testQP*altcSize, 1},
 		{auxcAt, 1}, {auxcAt + testQP*auxcSize, 1}, {rdmaAt, 3}, {mcAt, 4}, {cmptAt, 1}, {cmptAt + testQP*cmptSize, 1}, {cmptAt + 1<<24*64, 2},
 		{cmptAt + 2<<24*64, 4}, {cmptAt + 3<<24*64, 2}} {
 		x.give(0xffa, t.virt, next, t.pages)
@@ -191,8 +193,10 @@ func (x *rig) initHCA() []byte {
 	if x.wide {
 		v = 3 << 29
 	}
-	return dwords(0x200, 0, 2<<24, 0x14, 1|x.flags, 0x34, qpcAt|9, 0x4c, srqcAt|7, 0x54, cqcAt|9, 0x58, v, 0x64, altcAt, 0x74, auxcAt, 0x84, eqcAt|6, 0x94, rdmaAt,
-		0xc4, mcAt, 0xd0, 10, 0xd8, 4, 0xf4, dmptAt, 0xf8, 10, 0x104, mttAt, 0x10c, cmptAt, 0x128, 10<<8, 0x1d4, mcAt, 0x1e0, 10, 0x1e8, 4)
+	return dwords(0x200, 0, 2<<24, 0x14, 1|x.flags, 0x34, qpcAt|9, 0x4c, srqcAt|7, 0x54, cqcAt|9, 0x58, v, 0x64, altcAt,
+		0x74, auxcAt, 0x84, eqcAt|6, 0x94, rdmaAt,
+		0xc4, mcAt, 0xd0, 10, 0xd8, 4, 0xf4, dmptAt, 0xf8, 10, 0x104, mttAt, 0x10c, cmptAt, 0x128, 10<<8, 0x1d4, mcAt,
+		0x1e0, 10, 0x1e8, 4)
 }
 
 func (x *rig) mtt(first int, b dma.Block, pages int) uint32 {
@@ -216,7 +220,8 @@ func (x *rig) eqContext() []byte {
 }
 
 func (x *rig) cqContext() []byte {
-	return dwords(64, 0xc, testLogCQ<<24|testUAR, 0x14, testEQ, 0x1c, x.mtt(72, x.cq, 1), 0x38, uint32((x.rec.IOVA+64)>>32), 0x3c, uint32(x.rec.IOVA+64))
+	return dwords(64, 0xc, testLogCQ<<24|testUAR, 0x14, testEQ, 0x1c, x.mtt(72, x.cq, 1), 0x38,
+		uint32((x.rec.IOVA+64)>>32), 0x3c, uint32(x.rec.IOVA+64))
 }
 
 func (x *rig) mptContext() []byte {
@@ -226,8 +231,10 @@ func (x *rig) mptContext() []byte {
 const testKey = testMPT << 8
 
 func (x *rig) qpContext() []byte {
-	return dwords(0x100, 8, 7<<16|3<<11, 0xc, testPD, 0x10, 0xff<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x14, testUAR, 0x18, testQP,
-		8+0x38, 0x83<<24, 8+0x7c, testCQ, 8+0x9c, testCQ, 8+0xa0, uint32(x.rec.IOVA>>32), 8+0xa4, uint32(x.rec.IOVA), 8+0xcc, x.mtt(80, x.sq, 2))
+	return dwords(0x100, 8, 7<<16|3<<11, 0xc, testPD, 0x10, 0xff<<24|testLogRQ<<19|testLogSQ<<11|2<<8, 0x14, testUAR,
+		0x18, testQP,
+		8+0x38, 0x83<<24, 8+0x7c, testCQ, 8+0x9c, testCQ, 8+0xa0, uint32(x.rec.IOVA>>32), 8+0xa4, uint32(x.rec.IOVA),
+		8+0xcc, x.mtt(80, x.sq, 2))
 }
 
 func (x *rig) rings() {

@@ -27,7 +27,9 @@ func (m *Model) sendRoCE(q *qp, to *path, p []byte) {
 // sendRawRoCE sends a packet that QP1 built, including the Ethernet header and room for the ICRC at its end.
 func (m *Model) sendRawRoCE(q *qp, flags uint32, b []byte) *wqeError {
 	if len(b) < etherSize+rdma.GRHSize+rdma.BTHSize+rdma.ICRCSize || !isRoCE(b) {
-		return badWQE(syndLocalLength, "a frame of %d bytes: expected the headers of RoCE (EtherType %04xh), and room for the ICRC", len(b), etherRoCE)
+		return badWQE(syndLocalLength,
+			"a frame of %d bytes: expected the headers of RoCE (EtherType %04xh), and room for the ICRC", len(b),
+			etherRoCE)
 	}
 	if flags&mlxICRC == 0 {
 		b = b[:len(b)-rdma.ICRCSize]

@@ -24,7 +24,8 @@ func (m *Model) nextRecv(q *qp) []byte {
 				m.host.Warnf("%v: the doorbell record is %08x: only 16 bits are defined", q, v)
 			}
 			if v &= 0xffff; (v-q.rhead)&0xffff > q.recv.entries() {
-				m.host.Errorf("%v: the doorbell record says %#x, the receive queue is at %#x and has %d entries", q, v, q.rhead, q.recv.entries())
+				m.host.Errorf("%v: the doorbell record says %#x, the receive queue is at %#x and has %d entries", q, v,
+					q.rhead, q.recv.entries())
 				return nil
 			}
 			q.known = v
@@ -48,7 +49,8 @@ func (m *Model) nextRecv(q *qp) []byte {
 	return w
 }
 
-// takeRecv takes the next WQE of a receive queue. It returns nil if there is none, or if fails and the next WQE is to fail.
+// takeRecv takes the next WQE of a receive queue. It returns nil if there is none, or if fails and the next WQE is to
+// fail.
 func (m *Model) takeRecv(q *qp, fails bool) (w []byte, idx uint32) {
 	if w = m.nextRecv(q); w == nil {
 		m.count.rxOverflow++

@@ -34,7 +34,8 @@ type rss struct {
 
 func (m *Model) newRSS(q *qp, in msg) *refusal {
 	b := in.B[rssAt:]
-	r := rss{on: true, log: uint32(b[0]), base: be.Uint32(b) & 0xffffff, fallback: be.Uint32(b[4:]) & 0xffffff, fn: b[10], fields: b[11], baseUDP: be.Uint32(b[52:]) & 0xffffff}
+	r := rss{on: true, log: uint32(b[0]), base: be.Uint32(b) & 0xffffff, fallback: be.Uint32(b[4:]) & 0xffffff,
+		fn: b[10], fields: b[11], baseUDP: be.Uint32(b[52:]) & 0xffffff}
 	copy(r.key[:], b[12:])
 	switch {
 	case q.st != serviceMLX:
@@ -47,11 +48,13 @@ func (m *Model) newRSS(q *qp, in msg) *refusal {
 		return refuse(stBadParam, "hash function %d, expected 0 (XOR) or 1 (Toeplitz)", r.fn)
 	case r.fields>>6 != 0:
 		return refuse(stBadParam, "RSS of inner headers: tunnels are not offered")
-	case r.fields&(rssTCPv4|rssUDPv4) != 0 && r.fields&rssIPv4 == 0, r.fields&(rssTCPv6|rssUDPv6) != 0 && r.fields&rssIPv6 == 0:
+	case r.fields&(rssTCPv4|rssUDPv4) != 0 && r.fields&rssIPv4 == 0, r.fields&(rssTCPv6|rssUDPv6) != 0 &&
+		r.fields&rssIPv6 == 0:
 		m.host.Warnf("RST2INIT_QP: %v: the hash covers ports without addresses (%02xh)", q, r.fields)
 	}
 	if at := in.U("mtt_base_addr_h")<<32 | in.U("mtt_base_addr_l")<<3; at < 8<<logReservedMTTs {
-		m.host.Warnf("RST2INIT_QP: %v: mtt_base_addr is %#x: the first 2^%d entries are the firmware's", q, at, logReservedMTTs)
+		m.host.Warnf("RST2INIT_QP: %v: mtt_base_addr is %#x: the first 2^%d entries are the firmware's", q, at,
+			logReservedMTTs)
 	}
 	for i := range uint32(1) << r.log {
 		if m.findQP(r.base+i) == nil {

@@ -100,8 +100,10 @@ func (m *Model) madIfc(c *call) *refusal {
 		return r
 	}
 	in := c.in.B[:madSize]
-	if attr := be.Uint16(in[16:]); m.port.link == Ethernet && attr != attrNodeDesc && attr != attrNodeInfo && attr != attrPKeys && attr != attrModule {
-		return cannot(stBadPacket, "an Ethernet port's agent has the node's attributes, the P_Key table and the module, not %#x", attr)
+	if attr := be.Uint16(in[16:]); m.port.link == Ethernet && attr != attrNodeDesc && attr != attrNodeInfo &&
+		attr != attrPKeys && attr != attrModule {
+		return cannot(stBadPacket,
+			"an Ethernet port's agent has the node's attributes, the P_Key table and the module, not %#x", attr)
 	}
 	if in[0] != 1 || in[3]&0x80 != 0 {
 		return refuse(stBadPacket, "a datagram of version %d, method %02xh", in[0], in[3])
@@ -269,11 +271,16 @@ func (m *Model) getPortInfo(o msg) {
 	if ib.state > stateDown {
 		phys = 5 // link up
 	}
-	for name, v := range map[string]uint64{"mkey": ib.mkey, "prefix": ib.prefix, "lid": uint64(ib.lid), "sm_lid": uint64(ib.smID), "caps": uint64(ib.caps),
-		"lease": uint64(ib.lease), "local_port": 1, "width_enabled": 3, "width_supported": 3, "width_active": 2, "speed_supported": 7, "state": uint64(ib.state),
-		"phys_state": phys, "down_default": 2, "protect": uint64(ib.protect), "lmc": uint64(ib.lmc), "speed_active": 4, "speed_enabled": 7,
-		"neighbor_mtu": uint64(ib.mtu), "sm_sl": uint64(ib.smSL), "vl_cap": vlCap, "vl_high_limit": 4, "vl_arb_high_cap": 8, "vl_arb_low_cap": 8, "mtu_cap": 5,
-		"oper_vls": uint64(ib.vls), "bad_mkeys": uint64(ib.badMKeys), "bad_pkeys": uint64(ib.badPKeys), "bad_qkeys": uint64(ib.badQKeys), "guid_cap": 16,
+	for name, v := range map[string]uint64{"mkey": ib.mkey, "prefix": ib.prefix, "lid": uint64(ib.lid),
+		"sm_lid": uint64(ib.smID), "caps": uint64(ib.caps),
+		"lease": uint64(ib.lease), "local_port": 1, "width_enabled": 3, "width_supported": 3, "width_active": 2,
+		"speed_supported": 7, "state": uint64(ib.state),
+		"phys_state": phys, "down_default": 2, "protect": uint64(ib.protect), "lmc": uint64(ib.lmc), "speed_active": 4,
+		"speed_enabled": 7,
+		"neighbor_mtu":  uint64(ib.mtu), "sm_sl": uint64(ib.smSL), "vl_cap": vlCap, "vl_high_limit": 4,
+		"vl_arb_high_cap": 8, "vl_arb_low_cap": 8, "mtu_cap": 5,
+		"oper_vls": uint64(ib.vls), "bad_mkeys": uint64(ib.badMKeys), "bad_pkeys": uint64(ib.badPKeys),
+		"bad_qkeys": uint64(ib.badQKeys), "guid_cap": 16,
 		"subnet_timeout": uint64(ib.timeout), "resp_time": 16} {
 		o.Set(name, v)
 	}
@@ -293,10 +300,12 @@ func (m *Model) setPortInfo(in msg) uint16 {
 	ib := &m.port.ib
 	to := uint8(in.U("state"))
 	switch lid := in.U("lid"); {
-	case lid == 0 && to >= stateArmed, lid >= firstMulticast, lid&(1<<in.U("lmc")-1) != 0, in.U("sm_lid") >= firstMulticast, to > stateActive,
+	case lid == 0 && to >= stateArmed, lid >= firstMulticast, lid&(1<<in.U("lmc")-1) != 0,
+		in.U("sm_lid") >= firstMulticast, to > stateActive,
 		in.U("neighbor_mtu") > 5, in.U("oper_vls") > vlCap:
 		return statusBadField
-	case to == stateArmed && ib.state != stateInit && ib.state != stateArmed, to == stateActive && ib.state != stateArmed && ib.state != stateActive, to == stateInit:
+	case to == stateArmed && ib.state != stateInit && ib.state != stateArmed, to == stateActive &&
+		ib.state != stateArmed && ib.state != stateActive, to == stateInit:
 		return statusBadField
 	}
 	changed := uint32(0)
@@ -310,8 +319,10 @@ func (m *Model) setPortInfo(in msg) uint16 {
 	note(uint8(in.U("sm_sl")) != ib.smSL, changedSMSL)
 	note(in.U("prefix") != ib.prefix, changedPrefix)
 	note(in.Is("reregister"), changedReregister)
-	ib.lid, ib.smID, ib.smSL, ib.prefix = uint16(in.U("lid")), uint16(in.U("sm_lid")), uint8(in.U("sm_sl")), in.U("prefix")
-	ib.lmc, ib.mkey, ib.protect, ib.lease = uint8(in.U("lmc")), in.U("mkey"), uint8(in.U("protect")), uint16(in.U("lease"))
+	ib.lid, ib.smID, ib.smSL, ib.prefix = uint16(in.U("lid")), uint16(in.U("sm_lid")), uint8(in.U("sm_sl")),
+		in.U("prefix")
+	ib.lmc, ib.mkey, ib.protect, ib.lease = uint8(in.U("lmc")), in.U("mkey"), uint8(in.U("protect")),
+		uint16(in.U("lease"))
 	ib.timeout = uint8(in.U("subnet_timeout"))
 	if v := uint8(in.U("neighbor_mtu")); v != 0 {
 		ib.mtu = v
@@ -407,7 +418,8 @@ func (m *Model) perf(out []byte, method uint8, attr uint16) uint16 {
 	return 0
 }
 
-// vendor answers the vendor's class: ClassPortInfo, which every class has, and the versions (infiniband-diags vendstat.c, is4_general_info_t).
+// vendor answers the vendor's class: ClassPortInfo, which every class has, and the versions (infiniband-diags
+// vendstat.c, is4_general_info_t).
 func (m *Model) vendor(out []byte, method uint8, attr uint16) uint16 {
 	switch {
 	case method != methodGet:

@@ -86,7 +86,8 @@ func (m *Model) lookAtQueues(u uint32) {
 	}
 	for _, q := range m.obj.qps {
 		var w [4]byte
-		if q.uar != u || q.kicked || q.rss.on || q.state != qpRTS || h.Peek(q.buf.at(q.send.at(q.head)), w[:]) != nil || !q.valid(w[:], q.head) {
+		if q.uar != u || q.kicked || q.rss.on || q.state != qpRTS || h.Peek(q.buf.at(q.send.at(q.head)), w[:]) != nil ||
+			!q.valid(w[:], q.head) {
 			continue
 		}
 		m.host.CountMMIOWrite(1)
@@ -112,7 +113,8 @@ func (m *Model) pushed(u uint32, b []byte, whole, polled bool) {
 		return
 	}
 	if q.st == serviceMLX && qpn&0xc0 != 0 {
-		m.host.Warnf("%v: a WQE is pushed, but bits 6 and 7 of the number ask for VLAN insertion where they are in it", q)
+		m.host.Warnf("%v: a WQE is pushed, but bits 6 and 7 of the number ask for VLAN insertion where they are in it",
+			q)
 	}
 	if polled && q.state == qpRTS && int16(uint16(idx)-uint16(q.head)) < 0 { // fetched with one before it
 		return

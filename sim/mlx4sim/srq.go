@@ -45,7 +45,8 @@ func (m *Model) newSRQ(c *call) *refusal {
 		return refuse(stBadParam, "db_record_addr is %#x: aligned to 4 bytes", in.U("db_record_addr"))
 	}
 	bytes := uint64(1) << (in.I("log_srq_size") + 4 + in.I("log_srq_stride"))
-	b, r := m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")), in.U("page_offset")<<6, bytes)
+	b, r := m.newBuffer(in.U("mtt_base_addr_h")<<32|in.U("mtt_base_addr_l")<<3, uint(in.U("log2_page_size")),
+		in.U("page_offset")<<6, bytes)
 	if r != nil {
 		return r
 	}
@@ -88,7 +89,8 @@ func (m *Model) takeShared(s *srq) (w []byte, idx uint32) {
 	}
 	posted := (be.Uint32(rec[:]) - s.consumed) & 0xffff
 	if posted > s.ring.entries() {
-		m.host.Errorf("%v: the doorbell record says %#x, %#x are consumed, it has %d entries", s, be.Uint32(rec[:])&0xffff, s.consumed, s.ring.entries())
+		m.host.Errorf("%v: the doorbell record says %#x, %#x are consumed, it has %d entries", s,
+			be.Uint32(rec[:])&0xffff, s.consumed, s.ring.entries())
 		return nil, 0
 	}
 	if posted == 0 {

@@ -119,7 +119,8 @@ func (m *Model) dumpStats(c *call) *refusal {
 	sent := k.tx
 	sent.kind[kindGiant][untagged] = k.txGiant
 	direction(&sent, looped+1)
-	for _, v := range []uint64{0, 0, 0, k.rxShort, k.rxOverflow, k.rxOverflow, k.rxGiant, sum(k.rx.frames), k.txDropped} {
+	for _, v := range []uint64{0, 0, 0, k.rxShort, k.rxOverflow, k.rxOverflow, k.rxGiant, sum(k.rx.frames),
+		k.txDropped} {
 		be.PutUint32(b[at:], uint32(v))
 		at += 4
 	}
@@ -158,11 +159,14 @@ type Packets struct {
 // Counters returns the counters. On a running port, call it in Port.Hold, which stops the device.
 func (m *Model) Counters() Counters {
 	k := &m.count
-	c := Counters{RxFrames: sum(k.rx.frames), TxFrames: sum(k.tx.frames), RxBroadcast: sum(k.rx.kind[kindBroadcast]), RxMulticast: sum(k.rx.kind[kindMulticast]),
-		TxBroadcast: sum(k.tx.kind[kindBroadcast]), TxMulticast: sum(k.tx.kind[kindMulticast]), Filtered: k.rxFiltered, NoQueue: k.rxNoQueue, Overflow: k.rxOverflow,
+	c := Counters{RxFrames: sum(k.rx.frames), TxFrames: sum(k.tx.frames), RxBroadcast: sum(k.rx.kind[kindBroadcast]),
+		RxMulticast: sum(k.rx.kind[kindMulticast]),
+		TxBroadcast: sum(k.tx.kind[kindBroadcast]), TxMulticast: sum(k.tx.kind[kindMulticast]), Filtered: k.rxFiltered,
+		NoQueue: k.rxNoQueue, Overflow: k.rxOverflow,
 		Giants: k.rxGiant, Looped: k.tx.loop.frames, Received: map[uint32]uint64{}, Sent: map[uint32]uint64{}}
 	c.RxBytes, c.TxBytes = sum(k.rx.octets)-4*c.RxFrames, sum(k.tx.octets)-4*c.TxFrames
-	c.InfiniBand = Packets{Out: k.packetsOut, In: k.packetsIn, Unsent: k.packetsOff, Bad: k.packetsBad, NotHere: k.rxFiltered, NoQueue: k.rxNoQueue,
+	c.InfiniBand = Packets{Out: k.packetsOut, In: k.packetsIn, Unsent: k.packetsOff, Bad: k.packetsBad,
+		NotHere: k.rxFiltered, NoQueue: k.rxNoQueue,
 		Overflow: k.rxOverflow, BadPKey: uint64(m.port.ib.badPKeys), BadQKey: uint64(m.port.ib.badQKeys)}
 	for _, q := range m.obj.qps {
 		if q.received > 0 {

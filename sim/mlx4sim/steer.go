@@ -92,8 +92,10 @@ func (m *Model) attach(c *call) *refusal {
 		return refuse(stBadParam, "port %d: the device has port 1", in.U("port"))
 	case m.findQP(r.qpn) == nil:
 		return refuse(stBadRes, "QP %#x is in RST", r.qpn)
-	case !slices.Contains([]uint8{modeRegular, modeAllDefault, modeMulticastDefault, modeMirrorReceived, modeMirrorSent, modeUnicastSniffer, modeMulticastSniffer}, r.mode):
-		return refuse(stBadParam, "type %d: the model has 0 (regular), 1 and 3 (defaults), 4 and 5 (mirrors), 6 and 7 (sniffers)", r.mode)
+	case !slices.Contains([]uint8{modeRegular, modeAllDefault, modeMulticastDefault, modeMirrorReceived, modeMirrorSent,
+		modeUnicastSniffer, modeMulticastSniffer}, r.mode):
+		return refuse(stBadParam,
+			"type %d: the model has 0 (regular), 1 and 3 (defaults), 4 and 5 (mirrors), 6 and 7 (sniffers)", r.mode)
 	case in.U("funcid")|in.U("vep") != 0:
 		return refuse(stBadParam, "funcid %d, vep %d: there is one function", in.U("funcid"), in.U("vep"))
 	}
@@ -105,17 +107,20 @@ func (m *Model) attach(c *call) *refusal {
 		}
 		size := 4 * int(b[0])
 		if size != l.Size || size > len(b) {
-			return refuse(stBadSize, "header %04xh says %d dwords, it has %d, and %d bytes are left", kind, b[0], l.Size/4, len(b))
+			return refuse(stBadSize, "header %04xh says %d dwords, it has %d, and %d bytes are left", kind, b[0],
+				l.Size/4, len(b))
 		}
 		if kind != specIB && m.port.link != Ethernet {
 			return refuse(stBadParam, "header %04xh: not of this port's link layer", kind)
 		}
 		bit := map[uint16]uint64{specUDP: fsUDP, specTCP: fsTCP}[kind]
 		if enabled := as(m.hca.in, initHCA).U("fs_eth_bits"); bit&^enabled != 0 {
-			return refuse(stBadParam, "header %04xh: INIT_HCA's fs_eth_bits are %#x, expected bit %#x", kind, enabled, bit)
+			return refuse(stBadParam, "header %04xh: INIT_HCA's fs_eth_bits are %#x, expected bit %#x", kind, enabled,
+				bit)
 		}
 		if off, set, found := l.Stray(b[:size]); found {
-			m.host.Warnf("FLOW_STEERING_ATTACH: header %04xh: reserved bits %08x set in the dword at %02xh", kind, set, off)
+			m.host.Warnf("FLOW_STEERING_ATTACH: header %04xh: reserved bits %08x set in the dword at %02xh", kind, set,
+				off)
 		}
 		r.specs = append(r.specs, spec{kind, append([]byte(nil), b[:size]...)})
 		b = b[size:]
@@ -149,7 +154,8 @@ func (m *Model) detach(c *call) *refusal {
 // same returns the rules with the headers of r.
 func (s *steering) same(r *rule) (list []*rule) {
 	for _, o := range s.rules {
-		if o.prio == r.prio && o.mode == r.mode && slices.EqualFunc(o.specs, r.specs, func(a, b spec) bool { return a.kind == b.kind && string(a.b) == string(b.b) }) {
+		if o.prio == r.prio && o.mode == r.mode && slices.EqualFunc(o.specs, r.specs,
+			func(a, b spec) bool { return a.kind == b.kind && string(a.b) == string(b.b) }) {
 			list = append(list, o)
 		}
 	}
@@ -230,9 +236,11 @@ func (s *spec) takes(f *parts.Frame) bool {
 		d, src := macOf(f.B), macOf(f.B[6:])
 		return masked(d>>32, "dst_mac_h", "dst_mask_h") && masked(d&0xffffffff, "dst_mac_l", "dst_mask_l") &&
 			masked(src>>32, "src_mac_h", "src_mask_h") && masked(src&0xffffffff, "src_mac_l", "src_mask_l") &&
-			masked(uint64(f.VLAN), "vlan", "vlan_mask") && (!x.Is("ether_type_enable") || x.U("ether_type") == uint64(f.EtherType))
+			masked(uint64(f.VLAN), "vlan", "vlan_mask") && (!x.Is("ether_type_enable") ||
+			x.U("ether_type") == uint64(f.EtherType))
 	case specIPv4:
-		return f.L3 == parts.L3IPv4 && masked(uint64(be.Uint32(f.Dst)), "dst", "dst_mask") && masked(uint64(be.Uint32(f.Src)), "src", "src_mask")
+		return f.L3 == parts.L3IPv4 && masked(uint64(be.Uint32(f.Dst)), "dst", "dst_mask") &&
+			masked(uint64(be.Uint32(f.Src)), "src", "src_mask")
 	case specTCP, specUDP:
 		want := uint8(parts.L4TCP)
 		if s.kind == specUDP {

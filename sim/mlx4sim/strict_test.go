@@ -90,7 +90,8 @@ func TestBringUp(t *testing.T) {
 	x.fails(4, 0xff6, 0, 0, nil, false, "QUERY_FW asked for")
 	b := x.Alloc(64 << 10)
 	x.fails(3, 0xfff, 0, 0, mappings(0, b, 1), false, "0 mappings")
-	x.fails(3, 0xfff, 0, 1, dwords(16, 8, uint32(b.IOVA>>32), 12, uint32(b.IOVA)|5), false, "is not aligned to its 32 pages")
+	x.fails(3, 0xfff, 0, 1, dwords(16, 8, uint32(b.IOVA>>32), 12, uint32(b.IOVA)|5), false,
+		"is not aligned to its 32 pages")
 	x.fails(8, 0xfff, 0, 1, dwords(16, 8, 0, 12, 1<<21|9), false, "QUERY_FW asked for")
 	x.fails(4, 0xffe, 0, 0, nil, false, "nothing is mapped")
 	x.firmware()
@@ -103,7 +104,8 @@ func TestBringUp(t *testing.T) {
 	x.context()
 	x.fails(9, 0xffa, 0, 1, mappings(qpcAt, b, 1), false, "is mapped already")
 	x.fails(3, 0xffa, 0, 1, mappings(icmSize+1<<20, b, 1), false, "SET_ICM_SIZE said")
-	x.fails(3, 0xffa, 0, 1, dwords(16, 4, qpcAt+0xf000, 8, uint32(b.IOVA>>32), 12, uint32(b.IOVA)|1), false, "is not aligned to its 2 pages")
+	x.fails(3, 0xffa, 0, 1, dwords(16, 4, qpcAt+0xf000, 8, uint32(b.IOVA>>32), 12, uint32(b.IOVA)|1), false,
+		"is not aligned to its 2 pages")
 	x.fails(4, 0xffd, 0, 0, uint64(icmSize), false, "mapped already")
 	for _, c := range []struct {
 		status uint32
@@ -291,7 +293,8 @@ func TestReceiveErrors(t *testing.T) {
 		synd byte
 		b    []uint32
 		text string
-	}{{1, []uint32{0, 32}, "found no room"}, {4, []uint32{4, 0x9900}, "is not the device's"}, {4, []uint32{8, 0}, "cannot be written"}} {
+	}{{1, []uint32{0, 32}, "found no room"}, {4, []uint32{4, 0x9900}, "is not the device's"},
+		{4, []uint32{8, 0}, "cannot be written"}} {
 		x := openRig(t, Options{})
 		x.post(0, 2)
 		copy(x.sq.Bytes[rqAt:], with(x.sq.Bytes[rqAt:rqAt+16], c.b...))
@@ -311,7 +314,8 @@ func TestStamping(t *testing.T) {
 	for _, stamp := range []bool{true, false} {
 		t.Run(fmt.Sprint(stamp), func(t *testing.T) {
 			x := openRig(t, Options{})
-			f := toPeer(100) // two strides; the second begins with an inline segment, whose first bit is set: valid in every other lap
+			// two strides; the second begins with an inline segment, whose first bit is set: valid in every other lap
+			f := toPeer(100)
 			drain := func() (n int) {
 				for ; x.Far.Recv(0) != nil; n++ {
 				}
@@ -397,6 +401,7 @@ func TestSteeringBits(t *testing.T) {
 	y := newRig(t, Options{})
 	y.flags = hcaDeviceManaged
 	y.open()
-	rule := dwords(16+48+24, 4, 1, 8, testQP, 16, 12<<24|0xe001, 16+48, 6<<24|0xe006, 16+48+8, 7, 16+48+12, 0xffff) // Ethernet, UDP
+	// Ethernet, UDP
+	rule := dwords(16+48+24, 4, 1, 8, testQP, 16, 12<<24|0xe001, 16+48, 6<<24|0xe006, 16+48+8, 7, 16+48+12, 0xffff)
 	y.fails(3, 0x065, 0, uint32(len(rule)/4), rule, false, "expected bit 0x2")
 }

@@ -74,7 +74,8 @@ func (m *Model) gather(q *qp, f, segs []byte, at int) ([]byte, *wqeError) {
 			case n&^(inlineBit|0x3ff) != 0 || end > len(segs):
 				return nil, badWQE(syndLocalOp, "inline segment %08x, %d bytes are left", n, len(segs))
 			case at&63+4+l > 64:
-				return nil, badWQE(syndLocalOp, "inline segment of %d bytes at byte %d of the WQE crosses a line of 64 bytes", l, at)
+				return nil, badWQE(syndLocalOp,
+					"inline segment of %d bytes at byte %d of the WQE crosses a line of 64 bytes", l, at)
 			}
 			f = append(f, segs[4:4+l]...)
 			segs, at = segs[end:], at+end
@@ -124,7 +125,8 @@ func checksum(p *parts.Frame, flags uint32) {
 // segment cuts a large TCP packet into frames of mss bytes of payload.
 func (m *Model) segment(q *qp, p *parts.Frame, header, mss int, flags uint32, loop uint64) *wqeError {
 	if p.L4 != parts.L4TCP || p.L4At+int(p.B[p.L4At+12]>>4)*4 != header {
-		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d: it is for TCP, header and all", header, p.Proto)
+		return badWQE(syndLocalOp, "LSO of a frame with %d bytes of header, protocol %d: it is for TCP, header and all",
+			header, p.Proto)
 	}
 	payload := p.B[header:p.End]
 	for off, i := 0, 0; off < len(payload); off, i = off+mss, i+1 {

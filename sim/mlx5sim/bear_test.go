@@ -29,7 +29,8 @@ func TestUnsignedCommand(t *testing.T) {
 	x.sums = true
 	x.do(setCaps(caps[16:]), 16)
 	if _, d := unsigned(dwords(16, 0, 0x80d<<16), 16); d != deliverySignature {
-		t.Errorf("NOP without a signature, cmdif_checksum is set: delivery status %xh, expected %xh", d, deliverySignature)
+		t.Errorf("NOP without a signature, cmdif_checksum is set: delivery status %xh, expected %xh", d,
+			deliverySignature)
 	}
 	x.ExpectViolation("signature is 00")
 }

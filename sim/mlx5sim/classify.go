@@ -178,7 +178,8 @@ func (m *Model) steer(id uint32, f *frame, p *[parsed]byte, hops int) (took, roo
 
 func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 	for i := 0; i < len(p); i += 8 {
-		if (binary.LittleEndian.Uint64(p[i:])^binary.LittleEndian.Uint64(value[i:]))&binary.LittleEndian.Uint64(mask[i:]) != 0 {
+		if (binary.LittleEndian.Uint64(p[i:])^binary.LittleEndian.Uint64(value[i:]))&binary.LittleEndian.Uint64(
+			mask[i:]) != 0 {
 			return false
 		}
 	}

@@ -44,7 +44,9 @@ func (m *Model) checkStamps(format uint32) *refusal {
 	case c == FreeRunning && format != stampFree:
 		return refuse(stBadParam, "ts_format is %d: the function has 0 (free running) only", format)
 	case c == RealTime && format == stampFree:
-		return refuse(stBadParam, "ts_format is 0 (free running): the function's clock is in real-time mode, expected 1 (default) or 2").with(0xd61c0b)
+		return refuse(stBadParam,
+			"ts_format is 0 (free running): the function's clock is in real-time mode, expected 1 (default) or 2").with(
+			0xd61c0b)
 	}
 	return nil
 }

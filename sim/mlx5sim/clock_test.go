@@ -40,7 +40,8 @@ func TestTimestampFormats(t *testing.T) {
 				case c.taken[format] != (out[0] == 0):
 					t.Errorf("clock %d, ts_format %d: command %x: status %xh", c.clock, format, in[:2], out[0])
 				case c.clock == RealTime && format == 0 && (out[0] != stBadParam || syndrome != refused):
-					t.Errorf("clock %d, ts_format 0: command %x: status %xh, syndrome %x", c.clock, in[:2], out[0], syndrome)
+					t.Errorf("clock %d, ts_format 0: command %x: status %xh, syndrome %x", c.clock, in[:2], out[0],
+						syndrome)
 				}
 			}
 		}
@@ -51,8 +52,10 @@ func TestTimestampFormats(t *testing.T) {
 		check.Equal(t, len(all), 2, "%d completions")
 		for _, e := range all {
 			sec, nsec := w32(e, 0x30), w32(e, 0x34)
-			if at := binary.BigEndian.Uint64(e[0x30:]); (c.format == 0) != (at < 1<<40) || c.format != 0 && (sec != x.rd(0x1040) || nsec > x.rd(0x1044)) {
-				t.Errorf("clock %d, ts_format %d: completion at %08x.%08x, the real-time clock is at %08x.%08x", c.clock, c.format, sec, nsec, x.rd(0x1040), x.rd(0x1044))
+			if at := binary.BigEndian.Uint64(e[0x30:]); (c.format == 0) != (at < 1<<40) || c.format != 0 &&
+				(sec != x.rd(0x1040) || nsec > x.rd(0x1044)) {
+				t.Errorf("clock %d, ts_format %d: completion at %08x.%08x, the real-time clock is at %08x.%08x",
+					c.clock, c.format, sec, nsec, x.rd(0x1040), x.rd(0x1044))
 			}
 		}
 	}
@@ -76,7 +79,8 @@ func TestTimestampFormatsOfProfiles(t *testing.T) {
 		} else {
 			x.ts = stampDefault
 			x.fails(x.createSQ(), 16, stBadParam, "ts_format is 1: the function has 0 (free running) only")
-			x.fails(dwords(0x118, 0, 0x500<<16, 0x18, 3<<11, 0x1c, x.pd, 0x20, 1<<6|4<<19|2<<16|4<<11, 0xbc, 64), 16, stBadParam,
+			x.fails(dwords(0x118, 0, 0x500<<16, 0x18, 3<<11, 0x1c, x.pd, 0x20, 1<<6|4<<19|2<<16|4<<11, 0xbc, 64), 16,
+				stBadParam,
 				"ts_format is 1: the function has 0 (free running) only")
 		}
 	}

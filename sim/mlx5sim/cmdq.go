@@ -193,7 +193,8 @@ func (m *Model) chain(at uint64, n int, token uint8, sums bool, bad uint8) ([]bl
 			return nil, undelivered(deliveryBlockNumber, "mailbox %d has block number %d", k, num)
 		}
 		if sums && (xor(b[cmdBlock:mbSig]) != 0xff || xor(b) != 0xff) {
-			return nil, undelivered(deliverySignature, "mailbox %d has signatures %02x and %02x", k, b[mbCtrl], b[mbSig])
+			return nil, undelivered(deliverySignature, "mailbox %d has signatures %02x and %02x", k, b[mbCtrl],
+				b[mbSig])
 		}
 		at = be.Uint64(b[mbNext:])
 	}

@@ -191,7 +191,9 @@ func newID(name string) *parts.Layout { return lay(16, "08.23:0 "+name) }
 
 func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
-	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(), vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(), uctxCommands(), flowCounterCommands()} {
+	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(),
+		vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(),
+		uctxCommands(), flowCounterCommands()} {
 		for op, c := range part {
 			t[op] = c
 		}

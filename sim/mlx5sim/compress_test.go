@@ -58,7 +58,8 @@ func TestCompressed(t *testing.T) {
 	lengths, sums := x.lengthsOf(1)
 	check.Same(t, lengths, want, "lengths %v")
 	for i, s := range sums {
-		check.Equal(t, s, uint32(parts.Sum16(frameOf(want[i])[14:], 0))<<16, "the mini CQE begins with its frame's checksum: %08x")
+		check.Equal(t, s, uint32(parts.Sum16(frameOf(want[i])[14:], 0))<<16,
+			"the mini CQE begins with its frame's checksum: %08x")
 	}
 	if e := x.slot(1); binary.BigEndian.Uint16(e[0x3c:]) != 1 || e[63]&1 != 0 {
 		t.Errorf("title %x", e)
@@ -106,7 +107,8 @@ func TestCompressedWrap(t *testing.T) {
 			}
 			if n > 1 {
 				if lengths, hashes := x.lengthsOf(at); !slices.Equal(lengths, all[:n]) || slices.Max(hashes) != 0 {
-					t.Errorf("session at %d: lengths %v, expected %v; hashes %x of a TIR without", at, lengths, all[:n], hashes)
+					t.Errorf("session at %d: lengths %v, expected %v; hashes %x of a TIR without", at, lengths, all[:n],
+						hashes)
 				}
 			}
 			all, at = all[n:], at+n

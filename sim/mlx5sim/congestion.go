@@ -19,13 +19,18 @@ func congestionCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.7:4 priority 08.3:0 cong_protocol "
 	return map[uint16]*command{
-		0x822: ready(command{name: "QUERY_CONG_STATUS", in: lay(16, which), out: lay(16, "0c.31 enable 0c.30 tag_enable"), run: (*Model).queryCongStatus}),
-		0x823: ready(command{name: "MODIFY_CONG_STATUS", in: lay(16, which+"0c.31 enable 0c.30 tag_enable"), out: plainOut, run: (*Model).modifyCongStatus,
+		0x822: ready(command{name: "QUERY_CONG_STATUS", in: lay(16, which),
+			out: lay(16, "0c.31 enable 0c.30 tag_enable"), run: (*Model).queryCongStatus}),
+		0x823: ready(command{name: "MODIFY_CONG_STATUS", in: lay(16, which+"0c.31 enable 0c.30 tag_enable"),
+			out: plainOut, run: (*Model).modifyCongStatus,
 			idle: "marks and slows down RoCE traffic from now on, or stops that"}),
-		0x824: ready(command{name: "QUERY_CONG_PARAMS", in: lay(16, which), out: lay(272, "10*64 congestion_parameters"), run: (*Model).queryCongParams}),
-		0x825: ready(command{name: "MODIFY_CONG_PARAMS", in: lay(288, which+"0c.31:0 field_select 20*64 congestion_parameters"), out: plainOut, run: (*Model).modifyCongParams,
+		0x824: ready(command{name: "QUERY_CONG_PARAMS", in: lay(16, which),
+			out: lay(272, "10*64 congestion_parameters"), run: (*Model).queryCongParams}),
+		0x825: ready(command{name: "MODIFY_CONG_PARAMS", in: lay(288,
+			which+"0c.31:0 field_select 20*64 congestion_parameters"), out: plainOut, run: (*Model).modifyCongParams,
 			idle: "changes its rates"}),
-		0x826: ready(command{name: "QUERY_CONG_STATISTICS", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 clear"), out: lay(272, "48*2 time_stamp"), run: (*Model).queryCongStatistics}),
+		0x826: ready(command{name: "QUERY_CONG_STATISTICS", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 clear"),
+			out: lay(272, "48*2 time_stamp"), run: (*Model).queryCongStatistics}),
 	}
 }
 
@@ -36,7 +41,8 @@ func newCongestion() congestion {
 func congestionKey(c *call) (uint32, *refusal) {
 	p := c.in.U32("cong_protocol")
 	if p > congestionNP {
-		return 0, refuse(stBadParam, "cong_protocol is %d, expected 0 (802.1Qau), 1 (reaction point) or 2 (notification point)", p)
+		return 0, refuse(stBadParam,
+			"cong_protocol is %d, expected 0 (802.1Qau), 1 (reaction point) or 2 (notification point)", p)
 	}
 	return c.in.U32("priority")<<4 | p, nil
 }

@@ -28,7 +28,8 @@ func (m *Model) postRequest(q *qp, idx uint32, w []byte) *wqeError {
 		r.At, r.RKey = be.Uint64(segs), be.Uint32(segs[8:])
 		segs = segs[wqeSeg:]
 	default:
-		return badWQE(syndLocalOp, "opcode is %02xh: the model has SEND, RDMA WRITE, with immediate, and RDMA READ", r.Op)
+		return badWQE(syndLocalOp, "opcode is %02xh: the model has SEND, RDMA WRITE, with immediate, and RDMA READ",
+			r.Op)
 	}
 	if r.Op == opSendImm || r.Op == opWriteImm {
 		r.Immediate = append(r.Immediate, w[12:16]...)
@@ -49,7 +50,8 @@ func (m *Model) stepQP(q *qp) (busy bool) {
 	if q.send == nil || q.send.state == stateReset {
 		return false
 	}
-	for i := 0; i < sqBurst && q.send.head != q.send.posted && q.conn.Pending() < rdma.MaxPending && q.send.state != stateReset; i++ {
+	for i := 0; i < sqBurst && q.send.head != q.send.posted && q.conn.Pending() < rdma.MaxPending &&
+		q.send.state != stateReset; i++ {
 		m.executeWQE(q.send)
 		busy = true
 	}
@@ -79,8 +81,10 @@ func (m *Model) flushQP(q *qp) (busy bool) {
 
 // path is the path of a connection's packets.
 func (q *qp) path() *path {
-	p := &path{ip: [16]byte(q.ctx.Bytes("rgid_rip")), source: q.ctx.U32("src_addr_index"), hops: uint8(q.ctx.U("hop_limit")),
-		tclass: uint8(q.ctx.U("dscp")<<2 | q.ctx.U("ecn")), sport: uint16(q.ctx.U("udp_sport")), flow: q.ctx.U32("flow_label")}
+	p := &path{ip: [16]byte(q.ctx.Bytes("rgid_rip")), source: q.ctx.U32("src_addr_index"),
+		hops:   uint8(q.ctx.U("hop_limit")),
+		tclass: uint8(q.ctx.U("dscp")<<2 | q.ctx.U("ecn")), sport: uint16(q.ctx.U("udp_sport")),
+		flow: q.ctx.U32("flow_label")}
 	be.PutUint16(p.mac[:], uint16(q.ctx.U("rmac_47_32")))
 	be.PutUint32(p.mac[2:], q.ctx.U32("rmac_31_0"))
 	return p
@@ -159,7 +163,8 @@ func (c connection) Done(r *rdma.Request) {
 }
 
 func (c connection) Failed(r *rdma.Request, f rdma.Fault, err error) {
-	synd := map[rdma.Fault]uint8{rdma.Flushed: syndFlushed, rdma.RemoteInvalid: syndRemoteInvalid, rdma.RemoteAccess: syndRemoteAccess,
+	synd := map[rdma.Fault]uint8{rdma.Flushed: syndFlushed, rdma.RemoteInvalid: syndRemoteInvalid,
+		rdma.RemoteAccess:    syndRemoteAccess,
 		rdma.RemoteOperation: syndRemoteOp, rdma.Retries: syndRetries, rdma.RNRRetries: syndRNRRetries}[f]
 	if f == rdma.Local {
 		synd = c.refused(fmt.Sprintf("WQE %#x", r.Index), err)
@@ -200,7 +205,8 @@ func (c connection) Count(e rdma.Event) {
 	if e == rdma.AckTimeout {
 		c.m.count.ackTimeouts++
 	}
-	c.m.countQ(c.q.recv.counter, [...]string{rdma.AckTimeout: "local_ack_timeout_err", rdma.RNRNaks: "rnr_nak_retry_err", rdma.SequenceNaks: "packet_seq_err",
+	c.m.countQ(c.q.recv.counter, [...]string{rdma.AckTimeout: "local_ack_timeout_err",
+		rdma.RNRNaks: "rnr_nak_retry_err", rdma.SequenceNaks: "packet_seq_err",
 		rdma.Duplicates: "duplicate_request", rdma.OutOfSequence: "out_of_sequence", rdma.OutOfBuffer: "out_of_buffer",
 		rdma.WriteRequests: "rx_write_requests", rdma.ReadRequests: "rx_read_requests"}[e])
 }

@@ -64,7 +64,8 @@ type cq struct {
 func (m *Model) createCQ(c *call) *refusal {
 	in := c.in
 	q := &cq{uar: in.U32("uar_page"), eqn: in.U32("c_eqn"), oi: in.Is("oi"),
-		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count"), compress: in.Is("cqe_comp_en"), mini: in.U("mini_cqe_res_format")}
+		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count"), compress: in.Is("cqe_comp_en"),
+		mini: in.U("mini_cqe_res_format")}
 	u, r := m.obj.uars.get(q.uar)
 	if r != nil {
 		return r
@@ -77,7 +78,9 @@ func (m *Model) createCQ(c *call) *refusal {
 	case in.U("cqe_sz") != 0:
 		return refuse(stBadParam, "cqe_sz is %d, the model has 0 (64 bytes)", in.U("cqe_sz"))
 	case q.compress && q.mini > miniChecksum:
-		return refuse(stBadParam, "mini_cqe_res_format is %d, expected 0 (hash) or 1 (checksum): capability mini_cqe_resp_stride_index is 0", q.mini)
+		return refuse(stBadParam,
+			"mini_cqe_res_format is %d, expected 0 (hash) or 1 (checksum): capability mini_cqe_resp_stride_index is 0",
+			q.mini)
 	case in.U("status")|in.U("st")|in.U("consumer_counter")|in.U("producer_counter") != 0:
 		return refuse(stBadParam, "status, st and the counters have to be zero")
 	case in.I("log_cq_size") > 22:
@@ -145,7 +148,9 @@ func (m *Model) modifyCQ(c *call) *refusal {
 	}
 	sel := c.in.U("field_select")
 	if sel&^0x13 != 0 || c.in.U("op_mod") != 0 {
-		return refuse(stBadParam, "op_mod %d, field_select %#x: the model changes period (bit 0), count (bit 1) and period mode (bit 4)", c.in.U("op_mod"), sel)
+		return refuse(stBadParam,
+			"op_mod %d, field_select %#x: the model changes period (bit 0), count (bit 1) and period mode (bit 4)",
+			c.in.U("op_mod"), sel)
 	}
 	if sel&1 != 0 {
 		q.period = c.in.U32("cq_period")
@@ -175,7 +180,8 @@ func (m *Model) cqDoorbell(u uint32, v uint64) {
 	behind := (q.ci - ci) & 0xffffff
 	late := q.read && behind > 0 && behind <= q.entries()
 	if !late && (ci-q.ci)&0xffffff > (q.pi-q.ci)&0xffffff {
-		m.host.Errorf("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci, q.pi)
+		m.host.Errorf("CQ %#x: armed at consumer counter %#x, last was %#x, producer counter is %#x", q.id, ci, q.ci,
+			q.pi)
 		return
 	}
 	if word>>30 != 0 || word>>25&7 != 0 {
@@ -212,7 +218,8 @@ func (m *Model) room(q *cq, n uint32) bool {
 	}
 	ci := be.Uint32(rec[:])
 	if ci>>24 != 0 || (q.pi-ci)&0xffffff > q.entries() {
-		m.host.Errorf("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries", q.id, ci, q.pi, q.entries())
+		m.host.Errorf("CQ %#x: consumer counter in the doorbell record is %#x, producer counter is %#x, %d entries",
+			q.id, ci, q.pi, q.entries())
 		ci = q.ci
 	}
 	if ci != q.ci {
@@ -262,7 +269,8 @@ func (m *Model) notify(q *cq) {
 
 func (m *Model) overrun(q *cq) {
 	q.broken = true
-	m.host.Errorf("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci, q.pi)
+	m.host.Errorf("CQ %#x overrun: %d entries, consumer counter %#x, producer counter %#x", q.id, q.entries(), q.ci,
+		q.pi)
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)
 	d[11] = 1 // CQ overrun

@@ -87,7 +87,8 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 		return badWQE(syndLocalOp, "opcode is %02xh, a datagram QP has 0ah (SEND) and 0bh (SEND with immediate)", op)
 	}
 	if len(w) < ctrlSize+avSize || be.Uint32(w[ctrlSize+8:])&avExtended == 0 {
-		return badWQE(syndLocalOp, "the address vector has to be there in full, %d bytes, with dqp_dct bit 31 set", avSize)
+		return badWQE(syndLocalOp, "the address vector has to be there in full, %d bytes, with dqp_dct bit 31 set",
+			avSize)
 	}
 	av := w[ctrlSize:]
 	list, total, err := segments(w[ctrlSize+avSize:])
@@ -107,7 +108,8 @@ func (m *Model) sendDatagram(q *qp, w []byte) *wqeError {
 	}
 	to := path{mac: [6]byte(av[20:]), ip: [16]byte(av[32:]), tclass: av[26], hops: av[27], sport: be.Uint16(av[14:]),
 		source: be.Uint32(av[28:]) >> 20 & 0xff, flow: be.Uint32(av[28:]) & 0xfffff}
-	p := &rdma.Packet{Op: rdma.UDSend, Solicited: w[11]&2 != 0, PKey: 0xffff, QPN: be.Uint32(av[8:]) & 0xffffff, PSN: q.conn.NextPSN}
+	p := &rdma.Packet{Op: rdma.UDSend, Solicited: w[11]&2 != 0, PKey: 0xffff, QPN: be.Uint32(av[8:]) & 0xffffff,
+		PSN: q.conn.NextPSN}
 	source := q.id
 	if q.st == serviceGSI || q.ctx.U("deth_sqpn") == 1 {
 		source = 1

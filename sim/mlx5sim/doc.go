@@ -13,11 +13,11 @@
 // EQs with command, page request, port and completion events, pages given and taken, capabilities, UARs, PDs, transport
 // domains, queue counters, CQs with moderation and compressed receive completions, physical and translated memory keys,
 // the reserved LKey, send and receive queues with their states, TIS, TIR, RQT, RSS, flow tables that are actually
-// walked, with counters on newer firmware, vport context and counters, local loopback, the port's registers, a free-running and a real-time clock that
-// stamp completions, checksums in both directions, LSO, VLAN stripping, BlueFlame. For RDMA: QPs of RC and UD, and QP1,
-// with their states; RoCE version 1 and 2 over IPv4 and IPv6 with the invariant checksum; SEND and RDMA WRITE, with and
-// without immediate, RDMA READ; acknowledgements, retransmission, RNR NAKs; shared receive queues (RMP), XRC's objects,
-// memory keys that are changed by UMR.
+// walked, with counters on newer firmware, vport context and counters, local loopback, the port's registers, a
+// free-running and a real-time clock that stamp completions, checksums in both directions, LSO, VLAN stripping,
+// BlueFlame. For RDMA: QPs of RC and UD, and QP1, with their states; RoCE version 1 and 2 over IPv4 and IPv6 with the
+// invariant checksum; SEND and RDMA WRITE, with and without immediate, RDMA READ; acknowledgements, retransmission, RNR
+// NAKs; shared receive queues (RMP), XRC's objects, memory keys that are changed by UMR.
 //
 // # Differences between generations and virtual functions
 //
@@ -42,11 +42,11 @@
 //
 // A driver that requests one of these gets an error status and a violation, and the capability is not reported:
 // striding receive queues, LRO, compressed send completions, multi-packet WQEs, inner headers of tunnels, QPs of UC and
-// DC, XRC's data path, atomic operations, multicast groups of RoCE, congestion control and pause frames (what is set is stored,
-// with a warning), KLM keys, flow counters in bulk, header rewriting, device memory (MEMIC), transmit steering, several vports (SR-IOV: a virtual function is modelled
-// without its physical one), ETS and PPS. Firmware syndromes are the model's own, except for known ones. Commands take
-// no time: each is done in the Step after its doorbell. A connection sends up to 64 packets ahead; an RDMA READ is sent
-// alone.
+// DC, XRC's data path, atomic operations, multicast groups of RoCE, congestion control and pause frames (what is set is
+// stored, with a warning), KLM keys, flow counters in bulk, header rewriting, device memory (MEMIC), transmit steering,
+// several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS. Firmware syndromes are
+// the model's own, except for known ones. Commands take no time: each is done in the Step after its doorbell. A
+// connection sends up to 64 packets ahead; an RDMA READ is sent alone.
 //
 // # Errors and warnings
 //

@@ -49,10 +49,12 @@ func (m *Model) createEQ(c *call) *refusal {
 	switch {
 	case e.vector >= m.prof.vectors:
 		return refuse(stBadParam, "intr is %d, there are %d vectors", e.vector, m.prof.vectors)
-	case in.U("eq_status") != 0 || in.U("eq_st") != 0 || in.Is("eq_ec") || in.U("eq_consumer_counter")|in.U("eq_producer_counter") != 0:
+	case in.U("eq_status") != 0 || in.U("eq_st") != 0 || in.Is("eq_ec") ||
+		in.U("eq_consumer_counter")|in.U("eq_producer_counter") != 0:
 		return refuse(stBadParam, "status, st, ec and the counters have to be zero")
 	}
-	if e.buffer, r = m.newBuffer(in.B[min(len(in.B), 0x110):], in.I("eq_log_page_size"), in.I("eq_page_offset"), 6, in.I("log_eq_size")); r != nil {
+	if e.buffer, r = m.newBuffer(in.B[min(len(in.B), 0x110):], in.I("eq_log_page_size"), in.I("eq_page_offset"), 6,
+		in.I("log_eq_size")); r != nil {
 		return r
 	}
 	for _, o := range m.obj.eqs.m {
@@ -100,7 +102,8 @@ func (m *Model) event(kind, sub uint8, data []byte) bool {
 // post writes an EQE and raises the interrupt if the EQ is armed.
 func (m *Model) post(e *eq, kind, sub uint8, data []byte) {
 	if (e.pi-e.ci)&0xffffff >= e.entries() {
-		m.host.Errorf("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id, e.entries(), e.ci, e.pi)
+		m.host.Errorf("EQ %#x overrun: %d entries, none consumed (consumer counter %#x, producer %#x)", e.id,
+			e.entries(), e.ci, e.pi)
 		return
 	}
 	var b [eqeSize]byte

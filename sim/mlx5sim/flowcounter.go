@@ -1,7 +1,7 @@
 package mlx5sim
 
-// flowCounter counts the frames that match the entries of flow tables that name it (Linux, mlx5_ifc.h: alloc_flow_counter,
-// query_flow_counter, traffic_counter; capability flow_counter of the table type).
+// flowCounter counts the frames that match the entries of flow tables that name it (Linux, mlx5_ifc.h:
+// alloc_flow_counter, query_flow_counter, traffic_counter; capability flow_counter of the table type).
 type flowCounter struct {
 	object
 	packets, octets uint64
@@ -13,14 +13,18 @@ const (
 	opAllocFlowCounter, opQueryFlowCounter = 0x939, 0x93b
 )
 
-// Commands for flow counters. Counters in bulk and dumps to memory have capabilities of their own, which are not reported.
+// Commands for flow counters. Counters in bulk and dumps to memory have capabilities of their own, which are not
+// reported.
 func flowCounterCommands() map[uint16]*command {
 	return map[uint16]*command{
-		opAllocFlowCounter: {name: "ALLOC_FLOW_COUNTER", in: lay(16, head+"0c.12:8 flow_counter_bulk_log_size 0c.7:0 flow_counter_bulk"),
+		opAllocFlowCounter: {name: "ALLOC_FLOW_COUNTER", in: lay(16,
+			head+"0c.12:8 flow_counter_bulk_log_size 0c.7:0 flow_counter_bulk"),
 			out: lay(16, "08.31:0 flow_counter_id"), from: hcaReady, run: (*Model).allocFlowCounter},
 		0x93a: {name: "DEALLOC_FLOW_COUNTER", in: lay(16, head+"08.31:0 flow_counter_id"), out: plainOut, from: hcaReady, run: (*Model).deallocFlowCounter},
-		opQueryFlowCounter: {name: "QUERY_FLOW_COUNTER", in: lay(32, head+"18.31 clear 18.30 dump_to_memory 18.29:0 num_of_counters 1c.31:0 flow_counter_id"),
-			out: lay(32, "10.31:0 packets_hi 14.31:0 packets_lo 18.31:0 octets_hi 1c.31:0 octets_lo"), from: hcaReady, run: (*Model).queryFlowCounter},
+		opQueryFlowCounter: {name: "QUERY_FLOW_COUNTER", in: lay(32,
+			head+"18.31 clear 18.30 dump_to_memory 18.29:0 num_of_counters 1c.31:0 flow_counter_id"),
+			out: lay(32, "10.31:0 packets_hi 14.31:0 packets_lo 18.31:0 octets_hi 1c.31:0 octets_lo"), from: hcaReady,
+			run: (*Model).queryFlowCounter},
 	}
 }
 
@@ -50,7 +54,8 @@ func (m *Model) queryFlowCounter(c *call) *refusal {
 	case r != nil:
 		return r
 	case n > 1 || c.in.Is("dump_to_memory"):
-		return refuse(stBadParam, "num_of_counters is %d, dump_to_memory %v: the model reads one counter", n, c.in.Is("dump_to_memory"))
+		return refuse(stBadParam, "num_of_counters is %d, dump_to_memory %v: the model reads one counter", n,
+			c.in.Is("dump_to_memory"))
 	}
 	c.out.Set("packets_hi", o.packets>>32)
 	c.out.Set("packets_lo", o.packets&0xffffffff)

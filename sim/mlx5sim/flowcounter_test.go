@@ -24,7 +24,8 @@ func TestFlowCounters(t *testing.T) {
 	table := w32(x.do(dwords(64, 0, 0x930<<16, 0x18, 1<<16|4), 16), 8) // level 1
 	group := w32(x.do(dwords(1024, 0, 0x933<<16, 0x14, table, 0x24, 15), 16), 8)
 	set := func(action, destinations, counters, first, second uint32) []byte {
-		return dwords(0x358, 0, 0x936<<16, 0x14, table, 0x44, group, 0x4c, action, 0x50, destinations, 0x54, counters, 0x340, 2<<24|x.tirn, 0x348, first, 0x350, second)
+		return dwords(0x358, 0, 0x936<<16, 0x14, table, 0x44, group, 0x4c, action, 0x50, destinations, 0x54, counters,
+			0x340, 2<<24|x.tirn, 0x348, first, 0x350, second)
 	}
 	x.fails(set(4, 1, 1, one, 0), 16, stBadParam, "action 0x4 with 1 flow counters")
 	x.fails(set(12, 1, 0, 0, 0), 16, stBadParam, "action 0xc with 0 flow counters")

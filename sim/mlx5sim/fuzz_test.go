@@ -102,13 +102,15 @@ func FuzzRoCE(f *testing.F) {
 		for _, q := range []*testQP{u, a, b} {
 			q.receive(2, 1024)
 			if len(wqe) > 2 {
-				q.send(uint32(wqe[0]), 0, append(append([]byte(nil), wqe[2:]...), make([]byte, -(len(wqe)-2)&15)...)[:min(240, (len(wqe)+13)&^15)])
+				q.send(uint32(wqe[0]), 0, append(append([]byte(nil), wqe[2:]...),
+					make([]byte, -(len(wqe)-2)&15)...)[:min(240, (len(wqe)+13)&^15)])
 			}
 		}
 		in = in[:min(len(in), 512)] // longer inputs find nothing new
 		for len(in) > rdma.BTHSize {
 			n := min(len(in), rdma.BTHSize+int(in[0])*4)
-			p := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(20 + 8 + n + 4), 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 2,
+			p := append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, byte(20 + 8 + n + 4), 0, 0, 0x40,
+				0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 2,
 				0xc0, 0, 0x12, 0xb7, 0, byte(8 + n + 4), 0, 0}, in[:n]...)
 			binary.BigEndian.PutUint16(p[16:], uint16(20+8+n+4))
 			binary.BigEndian.PutUint16(p[38:], uint16(8+n+4))

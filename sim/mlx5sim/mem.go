@@ -60,7 +60,8 @@ func (m *Model) pageList(pas []byte, logPage, pageOffset, bytes int) (buffer, *r
 	for i := range need {
 		at := be.Uint64(pas[8*i:])
 		if need == 1 && at != 0 && at&(1<<b.logPage-1) != 0 && at%4096 == 0 {
-			m.host.Warnf("log_page_size %d: the only page, %#x, is aligned to 4096 bytes and not to %d", logPage, at, 1<<b.logPage)
+			m.host.Warnf("log_page_size %d: the only page, %#x, is aligned to 4096 bytes and not to %d", logPage, at,
+				1<<b.logPage)
 		} else if at == 0 || at&(1<<b.logPage-1) != 0 {
 			return b, refuse(stBadParam, "pas[%d] is %#x: pages of %d bytes are aligned to that", i, at, 1<<b.logPage)
 		}

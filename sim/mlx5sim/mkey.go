@@ -48,7 +48,8 @@ const maxTranslations = 1 << 22
 
 func (m *Model) createMkey(c *call) *refusal {
 	in := c.in
-	k := &mkey{pd: in.U32("pd"), mode: in.U32("access_mode_4_2")<<2 | in.U32("access_mode_1_0"), free: in.Is("free"), umr: in.Is("umr_en"),
+	k := &mkey{pd: in.U32("pd"), mode: in.U32("access_mode_4_2")<<2 | in.U32("access_mode_1_0"), free: in.Is("free"),
+		umr:   in.Is("umr_en"),
 		start: in.U("start_addr"), len: in.U("len"), logPage: in.I("log_page_size"),
 		allow: [4]bool{in.Is("lr"), in.Is("lw"), in.Is("rr"), in.Is("rw")}}
 	octwords := in.I("translations_octword_size")
@@ -83,7 +84,8 @@ func (m *Model) createMkey(c *call) *refusal {
 			return refuse(stBadParam, "access mode %d: the model has lists of keys as free keys only", k.mode)
 		}
 	default:
-		return refuse(stBadParam, "access mode is %d, the model has 0 (physical), 1 (translated by MTTs), 2 (KLM) and 3 (KSM)", k.mode)
+		return refuse(stBadParam,
+			"access mode is %d, the model has 0 (physical), 1 (translated by MTTs), 2 (KLM) and 3 (KSM)", k.mode)
 	}
 	if r := m.obj.mkeys.add(m, k); r != nil {
 		return r
@@ -105,7 +107,8 @@ func (k *mkey) pages(in msg) *refusal {
 	n := int((k.start&(1<<k.logPage-1) + k.len + 1<<k.logPage - 1) >> k.logPage)
 	pas := in.B[min(len(in.B), 0x110):]
 	if oct := in.I("translations_octword_actual_size"); oct < (n+1)/2 || len(pas) < 8*n {
-		return refuse(stBadParam, "%d pages take %d octwords of translations; said %d, sent %d bytes", n, (n+1)/2, oct, len(pas))
+		return refuse(stBadParam, "%d pages take %d octwords of translations; said %d, sent %d bytes", n, (n+1)/2, oct,
+			len(pas))
 	}
 	for i := range n {
 		k.mtt = append(k.mtt, be.Uint64(pas[8*i:])&^0xfff)
@@ -183,7 +186,8 @@ const (
 	umrAtomic    = 1 << 21
 	umrFence     = 1 << 23
 	umrFree      = 1 << 29
-	umrAll       = umrLen | umrPageSize | umrStart | umrPD | umrRemoteInv | umrKey | umrQPN | umrLR | umrLW | umrRR | umrRW | umrAtomic | umrFence | umrFree
+	umrAll       = umrLen | umrPageSize | umrStart | umrPD | umrRemoteInv | umrKey | umrQPN | umrLR | umrLW | umrRR |
+		umrRW | umrAtomic | umrFence | umrFree
 
 	// Flags of the segment, its first byte.
 	umrOffset  = 1 << 4 // xlt_offset is valid
@@ -284,7 +288,8 @@ func (m *Model) umrTranslations(q *sq, k *mkey, w []byte, flags uint8, octwords 
 		at = 2 * int(uint64(be.Uint32(w[32:]))<<16|uint64(be.Uint16(w[22:])))
 	}
 	if at < 0 || at+2*octwords > len(k.mtt) {
-		return badWQE(syndBind, "UMR: translations %d to %d, memory key %#x has room for %d", at, at+2*octwords-1, k.key, len(k.mtt))
+		return badWQE(syndBind, "UMR: translations %d to %d, memory key %#x has room for %d", at, at+2*octwords-1,
+			k.key, len(k.mtt))
 	}
 	for i := range 2 * octwords {
 		k.mtt[at+i] = be.Uint64(list[8*i:]) &^ 0xfff

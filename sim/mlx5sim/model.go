@@ -39,8 +39,8 @@ type Options struct {
 	RefuseRegister func(id uint32, write bool) bool
 	// LoseInterrupt, if set, loses each interrupt for which it returns true. Its event is written.
 	LoseInterrupt func(vector int) bool
-	// NoUCTX turns off the user contexts that a ConnectX-5 and later cards have (mlxconfig UCTX_EN=0). ICMP enables a parser
-	// that knows type and code of ICMP and ICMPv6 (FLEX_PARSER_PROFILE_ENABLE=2).
+	// NoUCTX turns off the user contexts that a ConnectX-5 and later cards have (mlxconfig UCTX_EN=0). ICMP enables a
+	// parser that knows type and code of ICMP and ICMPv6 (FLEX_PARSER_PROFILE_ENABLE=2).
 	NoUCTX, ICMP bool
 	// NoIPVersion is older firmware, whose flow groups match the EtherType and not the IP version.
 	NoIPVersion bool
@@ -120,7 +120,8 @@ func (m *Model) Config() sim.Config {
 	}
 	if !m.prof.virtual {
 		c.AER, c.VendorSize = 2, vscSize
-		c.VPD = sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x16"}, [2]string{"V3", fmt.Sprintf("%x", m.opt.MAC)}) // Linux displays V3 as the board ID
+		c.VPD = sim.VPD(m.prof.device, m.opt.MAC, [2]string{"V0", "PCIeGen3 x16"},
+			[2]string{"V3", fmt.Sprintf("%x", m.opt.MAC)}) // Linux displays V3 as the board ID
 	}
 	return c
 }
@@ -165,7 +166,8 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 		clear(p)
 		return nil
 	}
-	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, m.uarEnd())
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize,
+		firstUAR*uarSize, m.uarEnd())
 }
 
 // WriteBAR writes the initialization segment or rings a doorbell.
@@ -176,7 +178,8 @@ func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	case off >= firstUAR*uarSize && off < m.uarEnd():
 		return m.writeUAR(uint32(off/uarSize), off%uarSize, p)
 	}
-	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize, firstUAR*uarSize, m.uarEnd())
+	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize,
+		firstUAR*uarSize, m.uarEnd())
 }
 
 // Step executes commands, detects doorbells, and processes queues, each by a bounded amount.

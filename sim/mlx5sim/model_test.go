@@ -87,8 +87,10 @@ func TestStrict(t *testing.T) {
 	x.do(dwords(16, 0, 0x105<<16), 16)
 	x.open()
 	x.fails(dwords(16, 0, 0xfff<<16), 16, stBadOp, "opcode fffh")
-	x.fails(dwords(32, 0, 0x802<<16, 28, 1), 16, stInLen, "input is 32 bytes, expected 16") // trailing zeros are accepted
-	busy := map[uint32]uint32{0x803: x.uar, 0x801: x.pd, 0x817: x.td, 0x302: x.eqn, 0x401: x.cqn, 0x914: x.tisn, 0x90a: x.rqn, 0x902: x.tirn}
+	// trailing zeros are accepted
+	x.fails(dwords(32, 0, 0x802<<16, 28, 1), 16, stInLen, "input is 32 bytes, expected 16")
+	busy := map[uint32]uint32{0x803: x.uar, 0x801: x.pd, 0x817: x.td, 0x302: x.eqn, 0x401: x.cqn, 0x914: x.tisn,
+		0x90a: x.rqn, 0x902: x.tirn}
 	for op, id := range busy {
 		x.fails(dwords(16, 0, op<<16, 8, id), 16, stBadResState, "is in use by")
 		x.fails(dwords(16, 0, op<<16, 8, id+0x55), 16, stBadRes, "does not exist")
@@ -96,11 +98,13 @@ func TestStrict(t *testing.T) {
 	x.fails(dwords(64, 0, 0x931<<16, 0x14, x.table), 16, stBadResState, "has 1 groups")
 	x.fails(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16, stBadResState, "has 1 entries")
 	x.fails(dwords(0x110, 0, 0x905<<16, 8, x.sqn, 0x20, 1<<20), 16, stBadResState, "the queue's state is 1")
-	x.fails(dwords(0x110, 0, 0x909<<16, 8, 3<<28|x.rqn, 0x20, 1<<20), 16, stBadResState, "the queue's state is 1, the command says 3")
+	x.fails(dwords(0x110, 0, 0x909<<16, 8, 3<<28|x.rqn, 0x20, 1<<20), 16, stBadResState,
+		"the queue's state is 1, the command says 3")
 	in := dwords(24, 0, 0x108<<16, 4, 1, 12, 1)
 	binary.BigEndian.PutUint64(in[16:], x.given[3])
 	x.fails(in, 16, stBadParam, "is the firmware's already")
-	x.fails(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x20, 1, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|0x999), 16, stBadRes, "TIR 0x999")
+	x.fails(dwords(0x348, 0, 0x936<<16, 0x14, x.table, 0x20, 1, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|0x999),
+		16, stBadRes, "TIR 0x999")
 	caps := x.caps(capGeneral)
 	x.fails(setCaps(caps), 16, stBadSysState, "before INIT_HCA")
 	x.do(dwords(16, 0, 0x103<<16), 16)
@@ -173,7 +177,8 @@ func TestBusCost(t *testing.T) {
 		}
 		costs(name, want, func() { x.push(half, stored) })
 		x.Sent(f, "%s", name)
-		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) || w32(e, 0x38) != 0x0a<<24|x.sqn {
+		if e := x.cqe(); e == nil || e[63]>>4 != cqeRequest || binary.BigEndian.Uint16(e[60:]) != uint16(idx) ||
+			w32(e, 0x38) != 0x0a<<24|x.sqn {
 			t.Errorf("%s: completion %x", name, e)
 		}
 		idx += uint32(len(w) / 64)

@@ -30,7 +30,8 @@ func TestTraceNames(t *testing.T) {
 		}
 	}
 	x.ExpectViolation("write of 00000001 to fw_rev")
-	for off, want := range map[uint64]string{0x10020: "UAR[16].cq", 0x10908: "UAR[16].bf[1][08h]", 0x204: "health_buffer[1]", 0x1020: ""} {
+	for off, want := range map[uint64]string{0x10020: "UAR[16].cq", 0x10908: "UAR[16].bf[1][08h]",
+		0x204: "health_buffer[1]", 0x1020: ""} {
 		if n, _ := x.m.RegisterName(0, off); n != want {
 			t.Errorf("%#x is called %q, want %q", off, n, want)
 		}

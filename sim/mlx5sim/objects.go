@@ -85,8 +85,10 @@ func (s *set[T]) get(id uint32) (T, *refusal) {
 	if !ok {
 		return o, refuse(stBadRes, "%s %#x does not exist", s.name, id)
 	}
-	if by := *s.by; by != 0 && by != sharedUID && o.base().uid != by && o.base().uid != sharedUID { // a user context can access only its own objects
-		return o, refuse(stBadRes, "%s %#x belongs to user context %d, the command is of %d", s.name, id, o.base().uid, by)
+	// a user context can access only its own objects
+	if by := *s.by; by != 0 && by != sharedUID && o.base().uid != by && o.base().uid != sharedUID {
+		return o, refuse(stBadRes, "%s %#x belongs to user context %d, the command is of %d", s.name, id, o.base().uid,
+			by)
 	}
 	return o, nil
 }
@@ -170,8 +172,10 @@ func newObjects(uars uint32, by *uint32) objects {
 // left describes the objects that still exist.
 func (o *objects) left() string {
 	var s []string
-	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(), o.mkeys.left(),
-		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(), o.qps.left(), o.umems.left(), o.uctxs.left(), o.flowCounters.left()} {
+	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(),
+		o.mkeys.left(),
+		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(),
+		o.qps.left(), o.umems.left(), o.uctxs.left(), o.flowCounters.left()} {
 		if l != "" {
 			s = append(s, l)
 		}
@@ -187,22 +191,34 @@ func resourceCommands() map[uint16]*command {
 		0x803: ready(command{name: "DEALLOC_UAR", in: byID("uar"), out: plainOut, run: (*Model).deallocUAR}),
 		0x800: ready(command{name: "ALLOC_PD", in: plainIn, out: newID("pd"), run: (*Model).allocPD}),
 		0x801: ready(command{name: "DEALLOC_PD", in: byID("pd"), out: plainOut, run: (*Model).deallocPD}),
-		0x816: ready(command{name: "ALLOC_TRANSPORT_DOMAIN", in: plainIn, out: newID("transport_domain"), run: (*Model).allocTD}),
-		0x817: ready(command{name: "DEALLOC_TRANSPORT_DOMAIN", in: byID("transport_domain"), out: plainOut, run: (*Model).deallocTD}),
-		0x771: ready(command{name: "ALLOC_Q_COUNTER", in: plainIn, out: lay(16, "08.7:0 counter_set_id"), run: (*Model).allocQCounter}),
-		0x772: ready(command{name: "DEALLOC_Q_COUNTER", in: lay(16, head+"08.7:0 counter_set_id"), out: plainOut, run: (*Model).deallocQCounter}),
+		0x816: ready(command{name: "ALLOC_TRANSPORT_DOMAIN", in: plainIn, out: newID("transport_domain"),
+			run: (*Model).allocTD}),
+		0x817: ready(command{name: "DEALLOC_TRANSPORT_DOMAIN", in: byID("transport_domain"), out: plainOut,
+			run: (*Model).deallocTD}),
+		0x771: ready(command{name: "ALLOC_Q_COUNTER", in: plainIn, out: lay(16, "08.7:0 counter_set_id"),
+			run: (*Model).allocQCounter}),
+		0x772: ready(command{name: "DEALLOC_Q_COUNTER", in: lay(16, head+"08.7:0 counter_set_id"), out: plainOut,
+			run: (*Model).deallocQCounter}),
 		0x773: ready(command{name: "QUERY_Q_COUNTER", in: lay(32, head+"18.31 clear 1c.7:0 counter_set_id"),
 			out: lay(256, qCounts), run: (*Model).queryQCounter}),
-		0x203: ready(command{name: "QUERY_SPECIAL_CONTEXTS", in: plainIn, out: lay(16, "0c.31:0 resd_lkey"), run: (*Model).querySpecial}),
-		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").With(0x10, eqContext), tail: true,
-			out: lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
-		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut, run: (*Model).destroyEQ}),
-		0x400: ready(command{name: "CREATE_CQ", in: lay(272, head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").With(0x10, cqContext), tail: true, out: newID("cqn"), run: (*Model).createCQ}),
+		0x203: ready(command{name: "QUERY_SPECIAL_CONTEXTS", in: plainIn, out: lay(16, "0c.31:0 resd_lkey"),
+			run: (*Model).querySpecial}),
+		0x301: ready(command{name: "CREATE_EQ", in: lay(272, head+"58*8 event_bitmask").With(0x10, eqContext),
+			tail: true,
+			out:  lay(16, "08.7:0 eq_number"), run: (*Model).createEQ}),
+		0x302: ready(command{name: "DESTROY_EQ", in: lay(16, head+"08.7:0 eq_number"), out: plainOut,
+			run: (*Model).destroyEQ}),
+		0x400: ready(command{name: "CREATE_CQ", in: lay(272,
+			head+"50*2 cq_umem_offset 58.31:0 cq_umem_id 5c.31 cq_umem_valid").With(0x10, cqContext), tail: true,
+			out: newID("cqn"), run: (*Model).createCQ}),
 		0x401: ready(command{name: "DESTROY_CQ", in: byID("cqn"), out: plainOut, run: (*Model).destroyCQ}),
-		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").With(0x10, cqContext), run: (*Model).queryCQ}),
-		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").With(0x10, cqContext), tail: true,
+		0x402: ready(command{name: "QUERY_CQ", in: byID("cqn"), out: lay(272, "").With(0x10, cqContext),
+			run: (*Model).queryCQ}),
+		0x403: ready(command{name: "MODIFY_CQ", in: lay(272, head+"08.23:0 cqn 0c.31:0 field_select").With(0x10,
+			cqContext), tail: true,
 			out: plainOut, run: (*Model).modifyCQ}),
-		0x200: ready(command{name: "CREATE_MKEY", in: lay(272, head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").With(0x10, mkeyContext),
+		0x200: ready(command{name: "CREATE_MKEY", in: lay(272,
+			head+"0c.31 pg_access 60.31:0 translations_octword_actual_size").With(0x10, mkeyContext),
 			tail: true, out: newID("mkey_index"), run: (*Model).createMkey}),
 		0x202: ready(command{name: "DESTROY_MKEY", in: byID("mkey_index"), out: plainOut, run: (*Model).destroyMkey}),
 	}

@@ -115,10 +115,13 @@ func (m *Model) Counters() Counters {
 		Taken: c.taken.frames, TakenBytes: c.taken.bytes,
 		RxBroadcast: c.rx[broadcast].frames, RxMulticast: c.rx[multicast].frames,
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
-		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed, OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
+		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed,
+		OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
 		PortWrites: c.portWrites, RoCEDropped: c.roceDropped, AckTimeouts: c.ackTimeouts,
-		RoCERx: c.rxIB[unicast].frames + c.rxIB[multicast].frames, RoCETx: c.txIB[unicast].frames + c.txIB[multicast].frames,
-		Oversize: c.rxOversize, Sessions: c.sessions, Compressed: c.compressed, RQPackets: map[uint32]uint64{}, SQPackets: map[uint32]uint64{}}
+		RoCERx:   c.rxIB[unicast].frames + c.rxIB[multicast].frames,
+		RoCETx:   c.txIB[unicast].frames + c.txIB[multicast].frames,
+		Oversize: c.rxOversize, Sessions: c.sessions, Compressed: c.compressed, RQPackets: map[uint32]uint64{},
+		SQPackets: map[uint32]uint64{}}
 	for id, q := range m.obj.rqs.m {
 		k.RQPackets[id] = q.packets
 	}

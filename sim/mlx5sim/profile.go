@@ -91,8 +91,10 @@ const (
 )
 
 // later returns an adapter with newer firmware than that of the recorded card.
-func later(name string, device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz, media uint32) *profile {
-	p := &profile{name: name, device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID, virtual: virtual,
+func later(name string, device uint16, hwID uint32, major, minor, sub uint16, virtual, noInline bool, kHz,
+	media uint32) *profile {
+	p := &profile{name: name, device: device, fw: [3]uint16{major, minor, sub}, psid: "MT_0000000000", hwID: hwID,
+		virtual: virtual,
 		vectors: vectors, noInline: noInline, kHz: kHz, later: true, lbSwitch: true, media: media}
 	if device == 0x101e { // observed on a ConnectX-7: 12 vectors
 		p.vectors = 12
@@ -129,32 +131,39 @@ type amendment struct {
 	value uint32
 }
 
-// outerIPVersion is ft_field_support.outer_ip_version of NIC receive tables (Linux, mlx5_ifc.h). The recorded ConnectX-4 does not have it;
-// Linux matches the EtherType there.
+// outerIPVersion is ft_field_support.outer_ip_version of NIC receive tables (Linux, mlx5_ifc.h). The recorded
+// ConnectX-4 does not have it; Linux matches the EtherType there.
 var outerIPVersion = parts.Field{Off: 0x60, Hi: 28, Lo: 28}
 
 // amendments returns the amendments of a profile (PRM, HCA Capabilities Layout).
 func (p *profile) amendments() (a []amendment) {
 	if p.noInline {
-		a = append(a, amendment{capEthernet, parts.Field{Off: 0x00, Hi: 13, Lo: 12}, 2}) // wqe_inline_mode: not required
+		// wqe_inline_mode: not required
+		a = append(a, amendment{capEthernet, parts.Field{Off: 0x00, Hi: 13, Lo: 12}, 2})
 	}
 	if p.kHz != 0 {
-		a = append(a, amendment{capGeneral, parts.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000}, // device_frequency_mhz
+		// device_frequency_mhz
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x98, Hi: 31, Lo: 0}, p.kHz / 1000},
 			amendment{capGeneral, parts.Field{Off: 0x9c, Hi: 31, Lo: 0}, p.kHz}) // device_frequency_khz
 	}
 	if p.lbSwitch {
-		a = append(a, amendment{capGeneral, parts.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3}, // disable_local_lb_uc, disable_local_lb_mc
+		// disable_local_lb_uc, disable_local_lb_mc
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3},
 			amendment{capEthernet, parts.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
 	if p.later { // flow_counter, flow_modify_en, identified_miss_table_mode, flow_table_modify
-		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 29, Lo: 29}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1}, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
+		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 29, Lo: 29}, 1},
+			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1},
+			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
 			amendment{capFlowTable, outerIPVersion, 1})
 	}
 	if p.umem { // umem_uid_0, log_max_umem
-		a = append(a, amendment{capGeneral, parts.Field{Off: 0x48, Hi: 13, Lo: 13}, 1}, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x48, Hi: 13, Lo: 13}, 1},
+			amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
 	}
 	if p.virtual {
-		a = append(a, amendment{capGeneral, parts.Field{Off: 0x34, Hi: 31, Lo: 30}, 0}, // vport_group_manager, vhca_group_manager
+		// vport_group_manager, vhca_group_manager
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x34, Hi: 31, Lo: 30}, 0},
 			amendment{capGeneral, parts.Field{Off: 0x34, Hi: 24, Lo: 24}, 0}, // eswitch_manager
 			amendment{capGeneral, parts.Field{Off: 0x48, Hi: 21, Lo: 16}, 0}) // uar_sz: BAR 0 is 1 MB
 	}
@@ -167,7 +176,8 @@ func (o *Options) uctx() bool { return profiles[o.Profile].uctx && !o.NoUCTX }
 // amendments returns the capabilities that firmware settings change.
 func (o *Options) amendments() (a []amendment) {
 	if o.uctx() { // log_max_uctx, uctx_cap; log_max_umem
-		a = append(a, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX}, amendment{capGeneral, parts.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 28, Lo: 24}, logMaxUCTX},
+			amendment{capGeneral, parts.Field{Off: 0xd4, Hi: 31, Lo: 0}, uctxRawTX},
 			amendment{capGeneral, parts.Field{Off: 0x8c, Hi: 20, Lo: 16}, 16})
 	}
 	if o.NoIPVersion {

@@ -52,13 +52,16 @@ func TestLoopback(t *testing.T) {
 				td := w32(x.do(dwords(16, 0, 0x816<<16), 16), 8)
 				x.m.obj.sqs.m[x.sqn].tis = w32(x.do(dwords(0xc0, 0, 0x912<<16, 0x44, td), 16), 8)
 			}
-			x.do(dwords(520, 0, 0x755<<16, 12, 1<<2, 0x1f0, 1<<24|1, 0x200, 0x3333, 0x204, 1), 16) // subscribe to the group
+			// subscribe to the group
+			x.do(dwords(520, 0, 0x755<<16, 12, 1<<2, 0x1f0, 1<<24|1, 0x200, 0x3333, 0x204, 1), 16)
 			x.post(16)
 			if out, round := x.sendTo(0, stranger); !out || round {
 				t.Error("a frame for another address has to reach the wire, and nobody else")
 			}
-			if out, round := x.sendTo(1, testMAC); out != c.ucOnWire || round != c.uc || x.m.count.selfBlocked != c.ucBlocked {
-				t.Errorf("to our own address: on the wire %v, came round %v, %d kept out", out, round, x.m.count.selfBlocked)
+			if out, round := x.sendTo(1, testMAC); out != c.ucOnWire || round != c.uc ||
+				x.m.count.selfBlocked != c.ucBlocked {
+				t.Errorf("to our own address: on the wire %v, came round %v, %d kept out", out, round,
+					x.m.count.selfBlocked)
 			}
 			for i, to := range [][6]byte{group, all} {
 				if out, round := x.sendTo(uint32(2+i), to); !out || round != c.mc {
@@ -86,7 +89,8 @@ func TestLoopbackSwitch(t *testing.T) {
 	for i, c := range []struct {
 		off, self  uint32
 		out, round bool
-	}{{3, 0, true, false}, {0, 0, false, false}, {0, 1, false, true}, {1, 1, true, false}, {2, 1, false, true}, {2, 2, false, false}, {1, 2, true, false}} {
+	}{{3, 0, true, false}, {0, 0, false, false}, {0, 1, false, true}, {1, 1, true, false}, {2, 1, false, true},
+		{2, 2, false, false}, {1, 2, true, false}} {
 		x.do(vport(c.off), 16)
 		tir(c.self)
 		if got := w32(x.do(dwords(16, 0, 0x754<<16), 272), 16); got>>1&3 != c.off {
@@ -95,7 +99,8 @@ func TestLoopbackSwitch(t *testing.T) {
 		if out, round := x.sendTo(uint32(2*i), testMAC); out != c.out || round != c.round {
 			t.Errorf("%+v: on the wire %v, came round %v", c, out, round)
 		}
-		if out, round := x.sendTo(uint32(2*i+1), [6]byte{255, 255, 255, 255, 255, 255}); !out || round != (c.off&2 == 0 && c.self&2 != 0) {
+		if out, round := x.sendTo(uint32(2*i+1), [6]byte{255, 255, 255, 255, 255, 255}); !out ||
+			round != (c.off&2 == 0 && c.self&2 != 0) {
 			t.Errorf("%+v: broadcast: on the wire %v, came round %v", c, out, round)
 		}
 	}
@@ -224,8 +229,8 @@ func TestVendorSpecific(t *testing.T) {
 	}
 }
 
-// Transport domain 0 is the card's own: a TIR is in it without ALLOC_TRANSPORT_DOMAIN, and receives frames from the wire and of queues in other
-// domains. A domain that was not allocated is refused.
+// Transport domain 0 is the card's own: a TIR is in it without ALLOC_TRANSPORT_DOMAIN, and receives frames from the
+// wire and of queues in other domains. A domain that was not allocated is refused.
 func TestOwnTransportDomain(t *testing.T) {
 	tir := func(x *rig, td uint32) []byte { return dwords(0x110, 0, 0x900<<16, 0x3c, x.rqn, 0x44, td) }
 	x := openRig(t, Options{Profile: ConnectX5})

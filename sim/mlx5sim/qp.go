@@ -60,14 +60,19 @@ type transition struct {
 }
 
 var (
-	pathFields = []string{"pkey_index", "grh", "mlid", "rlid", "src_addr_index", "stat_rate", "hop_limit", "tclass", "flow_label", "rgid_rip",
-		"f_dscp", "f_ecn", "f_eth_prio", "ecn", "dscp", "udp_sport", "eth_prio", "sl", "vhca_port_num", "rmac_47_32", "rmac_31_0"}
+	pathFields = []string{"pkey_index", "grh", "mlid", "rlid", "src_addr_index", "stat_rate", "hop_limit", "tclass",
+		"flow_label", "rgid_rip",
+		"f_dscp", "f_ecn", "f_eth_prio", "ecn", "dscp", "udp_sport", "eth_prio", "sl", "vhca_port_num", "rmac_47_32",
+		"rmac_31_0"}
 	// Bits of opt_param_mask (Linux, MLX5_QP_OPTPAR_*).
-	optional = map[uint]string{1: "rre", 2: "rae", 3: "rwe", 4: "pkey_index", 5: "q_key", 6: "min_rnr_nak", 8: "log_sra_max", 9: "log_rra_max",
-		10: "pm_state", 12: "retry_count", 13: "rnr_retry", 14: "ack_timeout", 16: "vhca_port_num", 25: "counter_set_id"}
+	optional = map[uint]string{1: "rre", 2: "rae", 3: "rwe", 4: "pkey_index", 5: "q_key", 6: "min_rnr_nak",
+		8: "log_sra_max", 9: "log_rra_max",
+		10: "pm_state", 12: "retry_count", 13: "rnr_retry", 14: "ack_timeout", 16: "vhca_port_num",
+		25: "counter_set_id"}
 
 	transitions = map[uint16]transition{
-		0x502: {"RST2INIT_QP", []uint32{qpReset}, qpInit, []string{"pm_state", "pkey_index", "vhca_port_num", "rre", "rwe", "rae", "atomic_mode", "q_key",
+		0x502: {"RST2INIT_QP", []uint32{qpReset}, qpInit, []string{"pm_state", "pkey_index", "vhca_port_num", "rre",
+			"rwe", "rae", "atomic_mode", "q_key",
 			"counter_set_id"}, nil},
 		0x50e: {"INIT2INIT_QP", []uint32{qpInit}, qpInit, nil, optional},
 		0x503: {"INIT2RTR_QP", []uint32{qpInit}, qpRTR, append([]string{"mtu", "log_msg_max", "remote_qpn", "next_rcv_psn", "log_rra_max", "min_rnr_nak"},
@@ -85,10 +90,12 @@ var (
 func qpCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	t := map[uint16]*command{
-		0x500: ready(command{name: "CREATE_QP", in: lay(272, head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece 100*2 wq_umem_offset 108.31:0 wq_umem_id 10c.31 wq_umem_valid").With(0x18, qpContext),
+		0x500: ready(command{name: "CREATE_QP", in: lay(272,
+			head+"08.23:0 input_qpn 10.31:0 opt_param_mask 14.31:0 ece 100*2 wq_umem_offset 108.31:0 wq_umem_id 10c.31 wq_umem_valid").With(0x18, qpContext),
 			tail: true, out: newID("qpn"), run: (*Model).createQP}),
 		0x501: ready(command{name: "DESTROY_QP", in: byID("qpn"), out: plainOut, run: (*Model).destroyQP}),
-		0x50b: ready(command{name: "QUERY_QP", in: byID("qpn"), out: lay(0x1d0, "10.31:0 opt_param_mask").With(0x18, qpContext), run: (*Model).queryQP}),
+		0x50b: ready(command{name: "QUERY_QP", in: byID("qpn"),
+			out: lay(0x1d0, "10.31:0 opt_param_mask").With(0x18, qpContext), run: (*Model).queryQP}),
 	}
 	for op, tr := range transitions {
 		in := lay(272, head+"08.23:0 qpn 10.31:0 opt_param_mask 14.31:0 ece").With(0x18, qpContext)
@@ -122,13 +129,15 @@ func (m *Model) createQP(c *call) *refusal {
 	case in.U("state") != qpReset:
 		return refuse(stBadParam, "state is %d, a QP is created in 0 (RST)", in.U("state"))
 	case in.Is("wq_signature"), in.Is("cs_req"), in.Is("cs_res"):
-		return refuse(stBadParam, "wq_signature %d, cs_req %d, cs_res %d without the capabilities", in.U("wq_signature"), in.U("cs_req"), in.U("cs_res"))
+		return refuse(stBadParam, "wq_signature %d, cs_req %d, cs_res %d without the capabilities",
+			in.U("wq_signature"), in.U("cs_req"), in.U("cs_res"))
 	}
 	record, r := m.record(in)
 	if r != nil {
 		return r
 	}
-	base := workQueue{pd: in.U32("pd"), dbr: record, rlky: in.Is("rlky"), user: in.U32("user_index"), ts: in.U32("ts_format"), flush: true}
+	base := workQueue{pd: in.U32("pd"), dbr: record, rlky: in.Is("rlky"), user: in.U32("user_index"),
+		ts: in.U32("ts_format"), flush: true}
 	if base.pd != 0 || q.st != serviceUMR { // Linux sets the PD of its UMR QP later, with RST2INIT_QP
 		if _, r := m.obj.pds.get(base.pd); r != nil {
 			return r
@@ -296,7 +305,8 @@ func (m *Model) moveQP(c *call) *refusal {
 	}
 	m.setQPState(q, t.to)
 	q.conn.MTU, q.conn.Timeout = q.mtuBytes(), q.ackTimeout()
-	q.conn.Retry, q.conn.RNRRetry, q.conn.RNRTimer = q.ctx.I("retry_count"), q.ctx.I("rnr_retry"), uint8(q.ctx.U("min_rnr_nak"))
+	q.conn.Retry, q.conn.RNRRetry, q.conn.RNRTimer = q.ctx.I("retry_count"), q.ctx.I("rnr_retry"),
+		uint8(q.ctx.U("min_rnr_nak"))
 	return nil
 }
 

@@ -37,9 +37,11 @@ func (x *rig) createQP(st uint32, more ...uint32) *testQP {
 	x.Helper()
 	mem, buf := x.Alloc(4096), x.Alloc(64<<10)
 	rec := mem.IOVA + 4096 - 64
-	in := append([]uint32{0, 0x500 << 16, 0x18, st<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
+	in := append([]uint32{0, 0x500 << 16, 0x18, st<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar,
+		0x94, x.cqn, 0xb4, x.cqn,
 		0xb8, uint32(rec >> 32), 0xbc, uint32(rec), 0x110, uint32(mem.IOVA >> 32), 0x114, uint32(mem.IOVA)}, more...)
-	return &testQP{x: x, qpn: w32(x.do(dwords(0x118, in...), 16), 8), ring: mem.Bytes, rec: mem.Bytes[4096-64:], buf: buf.Bytes, at: buf.IOVA}
+	return &testQP{x: x, qpn: w32(x.do(dwords(0x118, in...), 16), 8), ring: mem.Bytes, rec: mem.Bytes[4096-64:],
+		buf: buf.Bytes, at: buf.IOVA}
 }
 
 // up moves a QP through its states. For RC, path and numbers are those of a peer with the same address as ours.
@@ -50,7 +52,8 @@ func (q *testQP) up(remote, sendPSN, recvPSN uint32) {
 		q.x.do(dwords(272, append([]uint32{0, op << 16, 8, q.qpn}, more...)...), 16)
 	}
 	do(0x502, 0x18, 3<<11, 0x54, 1<<16, 0xa8, 1<<15|1<<14, 0xc0, testKey)
-	do(0x503, 0x20, 3<<29|30<<24, 0x2c, remote, 0x38, 64, 0x40, 0, 0x48, 0xffff, 0x4c, 0x0a090002, 0x50, 49152, 0x54, 1<<16|0x0200, 0x58, 1,
+	do(0x503, 0x20, 3<<29|30<<24, 0x2c, remote, 0x38, 64, 0x40, 0, 0x48, 0xffff, 0x4c, 0x0a090002, 0x50, 49152, 0x54,
+		1<<16|0x0200, 0x58, 1,
 		0xac, 12<<24|recvPSN)
 	do(0x504, 0x38, 8<<27, 0x88, 2<<16|3<<13, 0x90, sendPSN)
 }
@@ -113,7 +116,8 @@ func remoteAt(at uint64, key uint32) []byte {
 }
 
 func avTo(qpn, key uint32) []byte {
-	return dwords(48, 0, key, 8, 1<<31|qpn, 12, 49152, 20, 0x02000000, 24, 0x00010040, 28, 1<<30, 40, 0xffff, 44, 0x0a090002)
+	return dwords(48, 0, key, 8, 1<<31|qpn, 12, 49152, 20, 0x02000000, 24, 0x00010040, 28, 1<<30, 40, 0xffff, 44,
+		0x0a090002)
 }
 
 func fill(b []byte) {
@@ -137,8 +141,10 @@ func TestQPLife(t *testing.T) {
 	x.fails(dwords(272, 0, 0x504<<16, 8, q.qpn), 16, stBadResState, "is in state 0, the command is for [2]")
 	q.up(q.qpn, 0x123, 0x456)
 	out := x.queryQP(q)
-	if w32(out, 0x18)>>28 != qpRTS || w32(out, 0x90) != 0x123 || w32(out, 0xac)&0xffffff != 0x456 || w32(out, 0x2c) != q.qpn {
-		t.Errorf("QUERY_QP: state %d, next_send_psn %x, next_rcv_psn %x, remote_qpn %x", w32(out, 0x18)>>28, w32(out, 0x90), w32(out, 0xac)&0xffffff, w32(out, 0x2c))
+	if w32(out, 0x18)>>28 != qpRTS || w32(out, 0x90) != 0x123 || w32(out, 0xac)&0xffffff != 0x456 ||
+		w32(out, 0x2c) != q.qpn {
+		t.Errorf("QUERY_QP: state %d, next_send_psn %x, next_rcv_psn %x, remote_qpn %x", w32(out, 0x18)>>28,
+			w32(out, 0x90), w32(out, 0xac)&0xffffff, w32(out, 0x2c))
 	}
 	x.fails(dwords(16, 0, 0x401<<16, 8, x.cqn), 16, stBadResState, "is in use by")
 	q.receive(2, 2048)
@@ -153,7 +159,8 @@ func TestQPLife(t *testing.T) {
 	x.m.caps.general().Set("log_max_qp", 1)
 	q = x.createQP(serviceUD)
 	x.createQP(serviceUD)
-	in := dwords(0x118, 0, 0x500<<16, 0x18, serviceUD<<16, 0x1c, x.pd, 0x20, 1<<15, 0xb4, x.cqn, 0xbc, 64, 0xc4, receiveNone<<24)
+	in := dwords(0x118, 0, 0x500<<16, 0x18, serviceUD<<16, 0x1c, x.pd, 0x20, 1<<15, 0xb4, x.cqn, 0xbc, 64, 0xc4,
+		receiveNone<<24)
 	if out := x.exec(in, 16); out[0] != stBadRes || w32(out, 4) != 0x65b500 {
 		t.Errorf("the third QP of two: status %xh, syndrome %x", out[0], w32(out, 4))
 	}
@@ -176,7 +183,8 @@ func TestDatagram(t *testing.T) {
 	if e == nil || w32(e, 0x2c) != 1024+40 || w32(e, 0x18) != 1<<28|2<<24|a.qpn || find(all, a.qpn, cqeRequest) == nil {
 		t.Fatalf("completions %x", all)
 	}
-	if got := b.received(0); !bytes.Equal(got[40:1064], a.buf[:1024]) || got[20] != 0x45 || !bytes.Equal(got[36:40], []byte{10, 9, 0, 2}) {
+	if got := b.received(0); !bytes.Equal(got[40:1064], a.buf[:1024]) || got[20] != 0x45 ||
+		!bytes.Equal(got[36:40], []byte{10, 9, 0, 2}) {
 		t.Errorf("received %x", got[:64])
 	}
 	a.send(opSendImm, 0xcafe, avTo(b.qpn, testKey), dwords(16, 0, 1<<31|5, 4, 0x01020304, 8, 0x05000000))
@@ -204,13 +212,15 @@ func (x *rig) connected() (a, b *testQP) {
 func TestConnected(t *testing.T) {
 	x := openRoCE(t, ConnectX5)
 	a, b := x.connected()
-	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7 // permits everything
+	// permits everything
+	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 0xf<<10, 0x14, 0xffffff<<8|7, 0x1c, 1<<31|x.pd), 16), 8)<<8 | 7
 	b.receive(2, 2048)
 	fill(a.buf[:16<<10])
 
 	a.send(opSend, 0, a.data(0, 1500), a.data(1500, 500)) // two packets
 	all := x.completions()
-	if e := find(all, b.qpn, cqeResponseSend); e == nil || w32(e, 0x2c) != 2000 || !bytes.Equal(b.received(0)[:2000], a.buf[:2000]) {
+	if e := find(all, b.qpn, cqeResponseSend); e == nil || w32(e, 0x2c) != 2000 ||
+		!bytes.Equal(b.received(0)[:2000], a.buf[:2000]) {
 		t.Errorf("send: completion %x", e)
 	}
 	if e := find(all, a.qpn, cqeRequest); e == nil || w32(e, 0x38)>>24 != opSend {
@@ -223,7 +233,8 @@ func TestConnected(t *testing.T) {
 		t.Errorf("write: completions %x", all)
 	}
 	a.send(opWriteImm, 0xbeef, remoteAt(b.at, key), a.data(3, 30))
-	if e := find(x.completions(), b.qpn, cqeResponseWriteImm); e == nil || w32(e, 0x24) != 0xbeef || w32(e, 0x2c) != 30 {
+	if e := find(x.completions(), b.qpn, cqeResponseWriteImm); e == nil || w32(e, 0x24) != 0xbeef ||
+		w32(e, 0x2c) != 30 {
 		t.Errorf("write with immediate: completion %x", e)
 	}
 	clear(a.buf[:16<<10])
@@ -241,8 +252,8 @@ func TestConnected(t *testing.T) {
 	check.Equal(t, w32(x.queryQP(a), 0x18)>>28, qpError, "the QP is in state %d")
 }
 
-// After the last retry of a packet that is lost, or of one that a receiver is not ready for, both sides get an error. sim/rdma tests the
-// retries.
+// After the last retry of a packet that is lost, or of one that a receiver is not ready for, both sides get an error.
+// sim/rdma tests the retries.
 func TestConnectedGivesUp(t *testing.T) {
 	x := openRoCE(t, ConnectX5)
 	a, b := x.connected()
@@ -290,7 +301,8 @@ func TestRoCEPackets(t *testing.T) {
 		g := bytes.Clone(f)
 		c.change(g)
 		x.Arrive(g)
-		check.Equal(t, find(x.completions(), b.qpn, cqeResponseSend) != nil, c.arrives, "a packet with another "+c.changed+" arrives: %v")
+		check.Equal(t, find(x.completions(), b.qpn, cqeResponseSend) != nil, c.arrives,
+			"a packet with another "+c.changed+" arrives: %v")
 	}
 	x.do(dwords(512, 0, 0x755<<16, 12, selectRoCE), 16)
 	x.post(1)
@@ -304,7 +316,8 @@ func TestSharedReceive(t *testing.T) {
 	x := openRoCE(t, ConnectX5)
 	mem := x.Alloc(4096)
 	rec := mem.IOVA + 2048
-	rmp := w32(x.do(dwords(0x118, 0, 0x90c<<16, 0x20, 1<<20, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec), 0x70, 5<<16|3,
+	rmp := w32(x.do(dwords(0x118, 0, 0x90c<<16, 0x20, 1<<20, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec), 0x70,
+		5<<16|3,
 		0x110, uint32(mem.IOVA>>32), 0x114, uint32(mem.IOVA)), 16), 8)
 	a := x.createQP(serviceRC)
 	b := x.createQP(serviceRC, 0xc4, receiveShared<<24|rmp)
@@ -323,7 +336,8 @@ func TestSharedReceive(t *testing.T) {
 	for i, n := range order {
 		a.send(opSend, 0, a.data(i*512, 512))
 		e := find(x.completions(), b.qpn, cqeResponseSend)
-		if e == nil || binary.BigEndian.Uint16(e[0x3c:]) != n || !bytes.Equal(b.buf[int(n)*1024:][:512], a.buf[i*512:][:512]) {
+		if e == nil || binary.BigEndian.Uint16(e[0x3c:]) != n ||
+			!bytes.Equal(b.buf[int(n)*1024:][:512], a.buf[i*512:][:512]) {
 			t.Errorf("message %d: completion %x, expected WQE %d", i, e, n)
 		}
 	}
@@ -337,7 +351,8 @@ func TestXRC(t *testing.T) {
 	mem := x.Alloc(4096)
 	d := w32(x.do(dwords(16, 0, 0x80e<<16), 16), 8)
 	rec := mem.IOVA + 2048
-	srq := w32(x.do(dwords(0x118, 0, 0x705<<16, 0x10, 3<<24, 0x14, 1<<24|d, 0x18, x.cqn, 0x28, x.pd, 0x38, uint32(rec>>32), 0x3c, uint32(rec),
+	srq := w32(x.do(dwords(0x118, 0, 0x705<<16, 0x10, 3<<24, 0x14, 1<<24|d, 0x18, x.cqn, 0x28, x.pd, 0x38,
+		uint32(rec>>32), 0x3c, uint32(rec),
 		0x110, uint32(mem.IOVA>>32), 0x114, uint32(mem.IOVA)), 16), 8)
 	x.fails(dwords(16, 0, 0x80f<<16, 8, d), 16, stBadResState, "is in use by 1")
 	x.fails(dwords(16, 0, 0x90e<<16, 8, srq), 16, stBadRes, "the command is for the other kind")
@@ -351,12 +366,14 @@ func TestUMR(t *testing.T) {
 	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
 	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
 	x.do(dwords(272, 0, 0x504<<16, 8, u.qpn), 16)
-	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 1<<30|1<<15|1<<8, 0x14, 0xffffff<<8|9, 0x1c, x.pd, 0x44, 1, 0x48, 12), 16), 8)<<8 | 9
+	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 1<<30|1<<15|1<<8, 0x14, 0xffffff<<8|9, 0x1c, x.pd, 0x44, 1, 0x48,
+		12), 16), 8)<<8 | 9
 	list, pages := x.Alloc(4096), x.Alloc(8192)
 	binary.BigEndian.PutUint64(list.Bytes, pages.IOVA+4096|3)
 	binary.BigEndian.PutUint64(list.Bytes[8:], pages.IOVA|3)
 	umr := func(flags byte) {
-		ctrl := dwords(48, 0, uint32(flags)<<24, 4, 4<<16, 8, 0, 12, umrLen|umrPageSize|umrStart|umrKey|umrLR|umrLW|umrRR|umrRW|umrFree)
+		ctrl := dwords(48, 0, uint32(flags)<<24, 4, 4<<16, 8, 0, 12,
+			umrLen|umrPageSize|umrStart|umrKey|umrLR|umrLW|umrRR|umrRW|umrFree)
 		mkc := dwords(64, 0, 0xf<<10, 4, 0xffffff<<8|9, 0x14, 0x10000, 0x1c, 8192, 0x38, 12)
 		u.send(opUMR, key, ctrl, mkc, x.data(64, list.IOVA))
 	}
@@ -366,7 +383,8 @@ func TestUMR(t *testing.T) {
 		t.Errorf("UMR: completion %x", e)
 	}
 	p, err := x.m.translate(key, 0x10000+4000, 200, x.pd, false, remoteWrite)
-	if err != nil || len(p) != 2 || p[0] != (rdma.Piece{At: pages.IOVA + 4096 + 4000, N: 96}) || p[1] != (rdma.Piece{At: pages.IOVA, N: 104}) {
+	if err != nil || len(p) != 2 || p[0] != (rdma.Piece{At: pages.IOVA + 4096 + 4000, N: 96}) ||
+		p[1] != (rdma.Piece{At: pages.IOVA, N: 104}) {
 		t.Errorf("the key leads to %x, %v", p, err)
 	}
 	x.Clean()
@@ -396,16 +414,19 @@ func TestUMEM(t *testing.T) {
 	id := w32(x.do(dwords(64, 0, 0xa08<<16, 0x24, 256, 0x2c, 2, 0x30, uint32(mem.IOVA>>32), 0x34, uint32(mem.IOVA),
 		0x38, uint32(mem.IOVA>>32), 0x3c, uint32(mem.IOVA+4096)), 16), 8)
 	const ring = 0 // after page_offset
-	in := []uint32{0, 0x500 << 16, 0x18, serviceUD<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar, 0x94, x.cqn, 0xb4, x.cqn,
+	in := []uint32{0, 0x500 << 16, 0x18, serviceUD<<16 | 3<<11, 0x1c, x.pd, 0x20, 4<<19 | 2<<16 | 4<<11, 0x24, x.uar,
+		0x94, x.cqn, 0xb4, x.cqn,
 		0xbc, 7680, 0xe8, 1 << 28, 0xfc, id, 0x104, ring, 0x108, id, 0x10c, 1 << 31}
 	x.fails(dwords(272, append(in, 0x104, 8000)...), 16, stBadParam, "are beyond")
 	x.fails(dwords(272, append(in, 0x104, 1024)...), 16, stBadParam, "in a umem with pages of 0x1000")
-	a := &testQP{x: x, qpn: w32(x.do(dwords(272, in...), 16), 8), ring: mem.Bytes[256+ring:], rec: mem.Bytes[256+7680:], buf: buf.Bytes, at: buf.IOVA}
+	a := &testQP{x: x, qpn: w32(x.do(dwords(272, in...), 16), 8), ring: mem.Bytes[256+ring:], rec: mem.Bytes[256+7680:],
+		buf: buf.Bytes, at: buf.IOVA}
 	a.up(0, 1, 1)
 	a.receive(1, 2048)
 	fill(a.buf[:100])
 	a.send(opSend, 0, avTo(a.qpn, testKey), a.data(0, 100))
-	if e := find(x.completions(), a.qpn, cqeResponseSend); e == nil || !bytes.Equal(a.received(0)[40:140], a.buf[:100]) {
+	if e := find(x.completions(), a.qpn, cqeResponseSend); e == nil ||
+		!bytes.Equal(a.received(0)[40:140], a.buf[:100]) {
 		t.Errorf("a datagram to ourselves: completion %x", e)
 	}
 	x.fails(dwords(16, 0, 0xa0a<<16, 8, id), 16, stBadResState, "is in use by 1")
@@ -424,13 +445,15 @@ func TestRoCEAddressTypes(t *testing.T) {
 	}{{0, 0x0800, 34}, {1, 0x86dd, 54}} {
 		x := openRoCE(t, ConnectX5)
 		x.do(dwords(48, 0, 0x761<<16, 0x18, 0xffff, 0x1c, 0x0a090002, 0x20, 0x0200, 0x24, 1, 0x28, c.l3<<8|2), 16)
-		x.fails(dwords(48, 0, 0x761<<16, 8, 1<<16, 0x18, 0xffff, 0x1c, 1, 0x28, 2<<8|2), 16, stBadParam, "roce_l3_type 2")
+		x.fails(dwords(48, 0, 0x761<<16, 8, 1<<16, 0x18, 0xffff, 0x1c, 1, 0x28, 2<<8|2), 16, stBadParam,
+			"roce_l3_type 2")
 		q := x.createUD()
 		to := avTo(q.qpn, testKey)
 		to[25]++ // another port's MAC address
 		q.send(opSend, 0, to, q.data(0, 100))
 		f := x.Far.Recv(0)
-		if f == nil || uint32(binary.BigEndian.Uint16(f[12:])) != c.ether || binary.BigEndian.Uint16(f[c.at+2:]) != portRoCE {
+		if f == nil || uint32(binary.BigEndian.Uint16(f[12:])) != c.ether ||
+			binary.BigEndian.Uint16(f[c.at+2:]) != portRoCE {
 			t.Errorf("roce_l3_type %d: %x", c.l3, f)
 		}
 	}

@@ -33,20 +33,30 @@ func queueCommands() map[uint16]*command {
 		return lay(size, head+"10*2 modify_bitmask "+more).With(0x20, ctx)
 	}
 	return map[uint16]*command{
-		0x904: ready(command{name: "CREATE_SQ", in: create(0x110, sqContext), tail: true, out: newID("sqn"), run: (*Model).createSQ}),
-		0x905: ready(command{name: "MODIFY_SQ", in: modify(0x110, "08.31:28 sq_state 08.23:0 sqn", sqContext), tail: true, out: plainOut, run: (*Model).modifySQ}),
+		0x904: ready(command{name: "CREATE_SQ", in: create(0x110, sqContext), tail: true, out: newID("sqn"),
+			run: (*Model).createSQ}),
+		0x905: ready(command{name: "MODIFY_SQ", in: modify(0x110, "08.31:28 sq_state 08.23:0 sqn", sqContext),
+			tail: true, out: plainOut, run: (*Model).modifySQ}),
 		0x906: ready(command{name: "DESTROY_SQ", in: byID("sqn"), out: plainOut, run: (*Model).destroySQ}),
-		0x907: ready(command{name: "QUERY_SQ", in: byID("sqn"), out: lay(0x110, "").With(0x20, sqContext), run: (*Model).querySQ}),
-		0x908: ready(command{name: "CREATE_RQ", in: create(0x110, rqContext), tail: true, out: newID("rqn"), run: (*Model).createRQ}),
-		0x909: ready(command{name: "MODIFY_RQ", in: modify(0x110, "08.31:28 rq_state 08.23:0 rqn", rqContext), tail: true, out: plainOut, run: (*Model).modifyRQ}),
+		0x907: ready(command{name: "QUERY_SQ", in: byID("sqn"), out: lay(0x110, "").With(0x20, sqContext),
+			run: (*Model).querySQ}),
+		0x908: ready(command{name: "CREATE_RQ", in: create(0x110, rqContext), tail: true, out: newID("rqn"),
+			run: (*Model).createRQ}),
+		0x909: ready(command{name: "MODIFY_RQ", in: modify(0x110, "08.31:28 rq_state 08.23:0 rqn", rqContext),
+			tail: true, out: plainOut, run: (*Model).modifyRQ}),
 		0x90a: ready(command{name: "DESTROY_RQ", in: byID("rqn"), out: plainOut, run: (*Model).destroyRQ}),
-		0x912: ready(command{name: "CREATE_TIS", in: create(0xc0, tisContext), out: newID("tisn"), run: (*Model).createTIS}),
+		0x912: ready(command{name: "CREATE_TIS", in: create(0xc0, tisContext), out: newID("tisn"),
+			run: (*Model).createTIS}),
 		0x914: ready(command{name: "DESTROY_TIS", in: byID("tisn"), out: plainOut, run: (*Model).destroyTIS}),
-		0x900: ready(command{name: "CREATE_TIR", in: create(0x110, tirContext), out: newID("tirn"), run: (*Model).createTIR}),
-		0x901: ready(command{name: "MODIFY_TIR", in: modify(0x110, "08.23:0 tirn", tirContext), out: plainOut, run: (*Model).modifyTIR}),
+		0x900: ready(command{name: "CREATE_TIR", in: create(0x110, tirContext), out: newID("tirn"),
+			run: (*Model).createTIR}),
+		0x901: ready(command{name: "MODIFY_TIR", in: modify(0x110, "08.23:0 tirn", tirContext), out: plainOut,
+			run: (*Model).modifyTIR}),
 		0x902: ready(command{name: "DESTROY_TIR", in: byID("tirn"), out: plainOut, run: (*Model).destroyTIR}),
-		0x916: ready(command{name: "CREATE_RQT", in: create(0x110, rqtContext), tail: true, out: newID("rqtn"), run: (*Model).createRQT}),
-		0x917: ready(command{name: "MODIFY_RQT", in: modify(0x110, "08.23:0 rqtn", rqtContext), tail: true, out: plainOut, run: (*Model).modifyRQT}),
+		0x916: ready(command{name: "CREATE_RQT", in: create(0x110, rqtContext), tail: true, out: newID("rqtn"),
+			run: (*Model).createRQT}),
+		0x917: ready(command{name: "MODIFY_RQT", in: modify(0x110, "08.23:0 rqtn", rqtContext), tail: true,
+			out: plainOut, run: (*Model).modifyRQT}),
 		0x918: ready(command{name: "DESTROY_RQT", in: byID("rqtn"), out: plainOut, run: (*Model).destroyRQT}),
 	}
 }
@@ -204,7 +214,8 @@ func (m *Model) holdRQs(rqns []uint32, by int) {
 func (m *Model) createRQT(c *call) *refusal {
 	t := &rqt{most: c.in.I("rqt_max_size")}
 	if t.most == 0 || t.most > 512 || c.in.U("list_q_type") != 0 {
-		return refuse(stBadParam, "rqt_max_size is %d (capability log_max_rqt_size is 9), list_q_type %d", t.most, c.in.U("list_q_type"))
+		return refuse(stBadParam, "rqt_max_size is %d (capability log_max_rqt_size is 9), list_q_type %d", t.most,
+			c.in.U("list_q_type"))
 	}
 	if r := m.fillRQT(t, c.in); r != nil {
 		return r
@@ -246,8 +257,8 @@ type tir struct {
 	selfLB    uint32 // self_lb_en: bit 0 permits unicast, bit 1 multicast from the same transport domain
 }
 
-// domain returns a transport domain. Domain 0 is the card's own, and always there: DPDK's driver creates its first TIR in it, before its queues
-// tell it another.
+// domain returns a transport domain. Domain 0 is the card's own, and always there: DPDK's driver creates its first TIR
+// in it, before its queues tell it another.
 func (m *Model) domain(id uint32) (*plain, *refusal) {
 	if id == 0 {
 		return &m.obj.ownTD, nil

@@ -20,7 +20,8 @@ type recordedCommand struct {
 	cut     bool // the kernel's log lost the end
 }
 
-// readRecording parses the dumps of mlx5_core: an entry of 40h bytes, then mailboxes of 240h, dwords as the device sees them.
+// readRecording parses the dumps of mlx5_core: an entry of 40h bytes, then mailboxes of 240h, dwords as the device sees
+// them.
 func readRecording(t *testing.T) []recordedCommand {
 	f, err := os.Open("../../../shared/witness/mlx5_core-connectx4-fw14.12.1220.txt.gz")
 	if err != nil {

@@ -94,7 +94,8 @@ func (m *Model) accessReg(c *call) *refusal {
 		return refuse(stBadParam, "%s: cannot be accessed with op_mod %d", r.name, c.in.U("op_mod"))
 	}
 	if m.prof.virtual && c.in.U("op_mod") == accessWrite {
-		m.count.portWrites++ // accepted, because Linux's driver gives up otherwise, but without effect: the port belongs to the host
+		// accepted, because Linux's driver gives up otherwise, but without effect: the port belongs to the host
+		m.count.portWrites++
 		return nil
 	}
 	if f := do(m, reg); f != nil {
@@ -128,7 +129,8 @@ func (m *Model) writePFCC(r msg) *refusal {
 
 func (m *Model) writeEndianness(r msg) *refusal {
 	if r.Is("he") {
-		m.host.Warnf("HOST_ENDIANNESS: accepted without effect: he is %#x, and the model is for little-endian hosts", r.U("he"))
+		m.host.Warnf("HOST_ENDIANNESS: accepted without effect: he is %#x, and the model is for little-endian hosts",
+			r.U("he"))
 	}
 	return nil
 }
@@ -224,7 +226,8 @@ const (
 	mciaNotConnected = 3
 )
 
-// readMCIA reads bytes of a module: a passive QSFP28 cable (SFF-8636) in this function's port, and nothing in the card's other port.
+// readMCIA reads bytes of a module: a passive QSFP28 cable (SFF-8636) in this function's port, and nothing in the
+// card's other port.
 func (m *Model) readMCIA(r msg) *refusal {
 	const most = 48
 	at, n := r.I("device_address"), r.I("size")
@@ -251,7 +254,8 @@ func qsfp() (e [256]byte) {
 	e[128], e[130] = 0x11, 0x23      // no separable connector
 	e[131], e[192] = 1<<7, 0x0b      // extended compliance: 100GBASE-CR4
 	e[146], e[147] = 1, 0xa0         // one metre of unequalized copper
-	for at, text := range map[int]string{148: "REBOUND MODEL   ", 168: "QSFP28 DAC 1M   ", 184: "1 ", 196: "SERIAL0123456789", 212: "260101  "} {
+	for at, text := range map[int]string{148: "REBOUND MODEL   ", 168: "QSFP28 DAC 1M   ", 184: "1 ",
+		196: "SERIAL0123456789", 212: "260101  "} {
 		copy(e[at:], text)
 	}
 	for _, part := range [][2]int{{128, 191}, {192, 223}} {

@@ -199,7 +199,8 @@ func (x *rig) open() {
 	x.uar = w32(x.do(dwords(16, 0, 0x802<<16), 16), 8)
 	x.pd = w32(x.do(dwords(16, 0, 0x800<<16), 16), 8)
 	x.td = w32(x.do(dwords(16, 0, 0x816<<16), 16), 8)
-	x.eq, x.cq, x.sq, x.rq, x.rec, x.fb = x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(64<<10)
+	x.eq, x.cq, x.sq, x.rq, x.rec, x.fb = x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096), x.Alloc(4096),
+		x.Alloc(64<<10)
 	for i := 0; i < 4096; i += 64 {
 		x.eq.Bytes[i+63], x.cq.Bytes[i+63] = 1, 0xf1
 	}
@@ -220,12 +221,14 @@ func (x *rig) open() {
 }
 
 func (x *rig) createEQ() []byte {
-	return dwords(0x118, 0, 0x301<<16, 0x1c, 5<<24|x.uar, 0x24, 3, 0x5c, 0xa00, 0x110, uint32(x.eq.IOVA>>32), 0x114, uint32(x.eq.IOVA))
+	return dwords(0x118, 0, 0x301<<16, 0x1c, 5<<24|x.uar, 0x24, 3, 0x5c, 0xa00, 0x110, uint32(x.eq.IOVA>>32), 0x114,
+		uint32(x.eq.IOVA))
 }
 
 func (x *rig) createCQ() []byte {
 	rec := x.rec.IOVA + 64
-	return dwords(0x118, 0, 0x400<<16, 0x10, x.compress, 0x1c, testLogCQ<<24|x.uar, 0x24, x.eqn, 0x48, uint32(rec>>32), 0x4c, uint32(rec),
+	return dwords(0x118, 0, 0x400<<16, 0x10, x.compress, 0x1c, testLogCQ<<24|x.uar, 0x24, x.eqn, 0x48, uint32(rec>>32),
+		0x4c, uint32(rec),
 		0x110, uint32(x.cq.IOVA>>32), 0x114, uint32(x.cq.IOVA))
 }
 
@@ -239,13 +242,16 @@ func (x *rig) createMkey() []byte {
 }
 
 func (x *rig) createSQ() []byte {
-	return dwords(0x118, 0, 0x904<<16, 0x20, 1<<28|1<<24|x.ts<<4, 0x28, x.cqn, 0x40, 1<<16, 0x4c, x.tisn, 0x50, 1<<28, 0x58, x.pd, 0x5c, x.uar,
-		0x60, uint32(x.rec.IOVA>>32), 0x64, uint32(x.rec.IOVA), 0x70, 6<<16|testLogSQ, 0x110, uint32(x.sq.IOVA>>32), 0x114, uint32(x.sq.IOVA))
+	return dwords(0x118, 0, 0x904<<16, 0x20, 1<<28|1<<24|x.ts<<4, 0x28, x.cqn, 0x40, 1<<16, 0x4c, x.tisn, 0x50, 1<<28,
+		0x58, x.pd, 0x5c, x.uar,
+		0x60, uint32(x.rec.IOVA>>32), 0x64, uint32(x.rec.IOVA), 0x70, 6<<16|testLogSQ, 0x110, uint32(x.sq.IOVA>>32),
+		0x114, uint32(x.sq.IOVA))
 }
 
 func (x *rig) createRQ() []byte {
 	rec := x.rec.IOVA + 128
-	return dwords(0x118, 0, 0x908<<16, 0x20, 1<<28|x.ts<<4, 0x28, x.cqn, 0x50, 1<<28, 0x58, x.pd, 0x60, uint32(rec>>32), 0x64, uint32(rec),
+	return dwords(0x118, 0, 0x908<<16, 0x20, 1<<28|x.ts<<4, 0x28, x.cqn, 0x50, 1<<28, 0x58, x.pd, 0x60, uint32(rec>>32),
+		0x64, uint32(rec),
 		0x70, 4<<16|testLogRQ, 0x110, uint32(x.rq.IOVA>>32), 0x114, uint32(x.rq.IOVA))
 }
 
@@ -324,7 +330,8 @@ func (x *rig) down() {
 	x.do(dwords(64, 0, 0x938<<16, 0x14, x.table), 16)
 	x.do(dwords(64, 0, 0x934<<16, 0x14, x.table, 0x18, x.group), 16)
 	x.do(dwords(64, 0, 0x931<<16, 0x14, x.table), 16)
-	for _, o := range [][2]uint32{{0x902, x.tirn}, {0x90a, x.rqn}, {0x906, x.sqn}, {0x914, x.tisn}, {0x202, x.mkey >> 8}, {0x401, x.cqn},
+	for _, o := range [][2]uint32{{0x902, x.tirn}, {0x90a, x.rqn}, {0x906, x.sqn}, {0x914, x.tisn},
+		{0x202, x.mkey >> 8}, {0x401, x.cqn},
 		{0x302, x.eqn}, {0x817, x.td}, {0x801, x.pd}, {0x803, x.uar}} {
 		x.do(dwords(16, 0, o[0]<<16, 8, o[1]), 16)
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/rdma"
 )
 
-// RoCE versions and layer 3 types of an address, and layer 3 types of a packet in a completion (Linux, driver.h, MLX5_ROCE_L3_TYPE).
+// RoCE versions and layer 3 types of an address, and layer 3 types of a packet in a completion (Linux, driver.h,
+// MLX5_ROCE_L3_TYPE).
 const (
 	roceV1   = 0 // its own EtherType, a GRH
 	roceV2   = 2 // UDP
@@ -47,8 +48,10 @@ func roceCommands() map[uint16]*command {
 	ready := func(c command) *command { c.from = hcaReady; return &c }
 	const which = "00.31:16 opcode 04.15:0 op_mod 08.31:16 roce_address_index 08.3:0 vhca_port_num "
 	return map[uint16]*command{
-		0x761: ready(command{name: "SET_ROCE_ADDRESS", in: lay(48, which).With(0x10, roceAddress), out: plainOut, run: (*Model).setRoCEAddress}),
-		0x765: ready(command{name: "QUERY_HCA_VPORT_PKEY", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.19:16 port_num 08.15:0 vport_number 0c.15:0 pkey_index"),
+		0x761: ready(command{name: "SET_ROCE_ADDRESS", in: lay(48, which).With(0x10, roceAddress), out: plainOut,
+			run: (*Model).setRoCEAddress}),
+		0x765: ready(command{name: "QUERY_HCA_VPORT_PKEY", in: lay(16,
+			"00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.19:16 port_num 08.15:0 vport_number 0c.15:0 pkey_index"),
 			out: plainOut, run: (*Model).queryPkey}),
 	}
 }
@@ -83,7 +86,9 @@ func (m *Model) setRoCEAddress(c *call) *refusal {
 	case g.ip == [16]byte{}:
 		g = nil
 	case g.version != roceV1 && g.version != roceV2 || g.l3 > l3V6Addr:
-		return refuse(stBadParam, "roce_version %d with roce_l3_type %d: the model has versions 0 and 2, types 0 (IPv4) and 1 (IPv6)", g.version, g.l3)
+		return refuse(stBadParam,
+			"roce_version %d with roce_l3_type %d: the model has versions 0 and 2, types 0 (IPv4) and 1 (IPv6)",
+			g.version, g.l3)
 	}
 	m.roce.addresses[i] = g
 	return nil
@@ -246,7 +251,8 @@ func (m *Model) parsePacket(f *frame) (*packet, bool) {
 func (m *Model) hasAddress(dst [16]byte, kind uint8) bool {
 	for _, g := range m.roce.addresses {
 		switch {
-		case g == nil, (g.version == roceV1) != (kind == typeGRH), (g.version == roceV2 && g.l3 == l3V4Addr) != (kind == typeIPv4):
+		case g == nil, (g.version == roceV1) != (kind == typeGRH),
+			(g.version == roceV2 && g.l3 == l3V4Addr) != (kind == typeIPv4):
 		case kind == typeIPv4 && [4]byte(g.ip[12:]) == [4]byte(dst[12:]), kind != typeIPv4 && g.ip == dst:
 			return true
 		}

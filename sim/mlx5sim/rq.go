@@ -30,7 +30,8 @@ func (m *Model) createRQ(c *call) *refusal {
 	case in.Is("scatter_fcs"):
 		return refuse(stBadParam, "scatter_fcs is set without the capability")
 	case q.logEntry < 4 || q.logEntry > 9:
-		return refuse(stBadParam, "log_wq_stride is %d, capabilities log_min_stride_sz_rq 4, log_max_stride_sz_rq 9", q.logEntry)
+		return refuse(stBadParam, "log_wq_stride is %d, capabilities log_min_stride_sz_rq 4, log_max_stride_sz_rq 9",
+			q.logEntry)
 	case in.U("uar_page") != 0:
 		return refuse(stBadParam, "uar_page is %#x: a receive queue has no doorbell", in.U("uar_page"))
 	}
@@ -100,7 +101,8 @@ func (m *Model) nextRecv(q *rq) []byte {
 			}
 			v := be.Uint32(rec[:]) & 0xffff
 			if (v-q.head)&0xffff > q.entries() {
-				m.host.Errorf("RQ %#x: the doorbell record says %#x, the queue is at %#x and has %d entries", q.id, v, q.head, q.entries())
+				m.host.Errorf("RQ %#x: the doorbell record says %#x, the queue is at %#x and has %d entries", q.id, v,
+					q.head, q.entries())
 				return nil
 			}
 			q.known = v

@@ -32,7 +32,8 @@ type rssHash struct {
 }
 
 func (h *rssHash) read(in msg) *refusal {
-	h.fn, h.symmetric, h.v6, h.udp, h.fields = in.U("rx_hash_fn"), in.Is("rx_hash_symmetric"), in.Is("l3_prot_type"), in.Is("l4_prot_type"), in.U("selected_fields")
+	h.fn, h.symmetric, h.v6, h.udp, h.fields = in.U("rx_hash_fn"), in.Is("rx_hash_symmetric"), in.Is("l3_prot_type"),
+		in.Is("l4_prot_type"), in.U("selected_fields")
 	copy(h.key[:], in.Bytes("toeplitz_key"))
 	switch {
 	case h.fn > hashToeplitz:

@@ -56,7 +56,9 @@ func (m *Model) createSQ(c *call) *refusal {
 	}
 	switch {
 	case in.U("tis_lst_sz") > 1, t == nil && q.tis != 0:
-		return refuse(stBadParam, "tis_lst_sz is %d with tis_num_0 %#x, expected a list of 1, or none for a queue that sends nothing", in.U("tis_lst_sz"), q.tis)
+		return refuse(stBadParam,
+			"tis_lst_sz is %d with tis_num_0 %#x, expected a list of 1, or none for a queue that sends nothing",
+			in.U("tis_lst_sz"), q.tis)
 	case q.logEntry != 6:
 		return refuse(stBadParam, "log_wq_stride is %d, a send queue has 6", q.logEntry)
 	case in.Is("allow_multi_pkt_send_wqe"), in.Is("reg_umr"), in.Is("allow_swp"):
@@ -166,7 +168,8 @@ func (m *Model) ringSQ(u uint32, ctrl uint64, wqe []byte, polled, suspect bool) 
 		return true
 	}
 	if q.state == stateReady && (ahead > q.entries() || (idx-q.posted)&0xffff > q.entries()) {
-		m.host.Errorf("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n, q.posted, q.entries())
+		m.host.Errorf("SQ %#x: doorbell for WQE %#x of %d basic blocks, next is %#x and the ring has %d", q.id, idx, n,
+			q.posted, q.entries())
 		return true
 	}
 	ok := m.checkPosted(q, idx, n, wqe, polled && (suspect || idx != q.posted))
@@ -188,7 +191,8 @@ func (m *Model) checkPosted(q *sq, idx, n uint32, wqe []byte, mixed bool) bool {
 	}
 	var rec [4]byte
 	if h.Peek(q.dbr+4, rec[:]) == nil && (be.Uint32(rec[:])-idx-n)&0x8000 != 0 {
-		m.host.Warnf("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx, be.Uint32(rec[:]))
+		m.host.Warnf("SQ %#x: doorbell for WQE %#x, the doorbell record says %#x: it is written first", q.id, idx,
+			be.Uint32(rec[:]))
 	}
 	pushed, ring := m.differs(h, q, idx, wqe)
 	if pushed == nil {
@@ -342,7 +346,8 @@ func (m *Model) checkCtrl(q *sq, w []byte, idx uint32) *wqeError {
 	case w[0] != 0:
 		return badWQE(syndLocalOp, "opmod is %d", w[0])
 	case w[8]|w[9]|w[10] != 0 || w[7]&0xc0 != 0 || w[11]&0x11 != 0:
-		m.host.Warnf("SQ %#x, WQE %#x: control segment %x: signature and reserved bits have to be zero", q.id, idx, w[:16])
+		m.host.Warnf("SQ %#x, WQE %#x: control segment %x: signature and reserved bits have to be zero", q.id, idx,
+			w[:16])
 	}
 	return nil
 }

@@ -14,9 +14,12 @@ func srqCommands() map[uint16]*command {
 	return map[uint16]*command{
 		0x80e: ready(command{name: "ALLOC_XRCD", in: plainIn, out: newID("xrcd"), run: (*Model).allocXRCD}),
 		0x80f: ready(command{name: "DEALLOC_XRCD", in: byID("xrcd"), out: plainOut, run: (*Model).deallocXRCD}),
-		0x705: ready(command{name: "CREATE_XRC_SRQ", in: lay(272, head).With(0x10, xrcSRQContext), tail: true, out: newID("xrc_srqn"), run: (*Model).createXRCSRQ}),
-		0x706: ready(command{name: "DESTROY_XRC_SRQ", in: byID("xrc_srqn"), out: plainOut, run: (*Model).destroyXRCSRQ}),
-		0x90c: ready(command{name: "CREATE_RMP", in: lay(272, head).With(0x20, rmpContext), tail: true, out: newID("rmpn"), run: (*Model).createRMP}),
+		0x705: ready(command{name: "CREATE_XRC_SRQ", in: lay(272, head).With(0x10, xrcSRQContext), tail: true,
+			out: newID("xrc_srqn"), run: (*Model).createXRCSRQ}),
+		0x706: ready(command{name: "DESTROY_XRC_SRQ", in: byID("xrc_srqn"), out: plainOut,
+			run: (*Model).destroyXRCSRQ}),
+		0x90c: ready(command{name: "CREATE_RMP", in: lay(272, head).With(0x20, rmpContext), tail: true,
+			out: newID("rmpn"), run: (*Model).createRMP}),
 		0x90e: ready(command{name: "DESTROY_RMP", in: byID("rmpn"), out: plainOut, run: (*Model).destroyRMP}),
 	}
 }
@@ -63,7 +66,8 @@ func (m *Model) createRMP(c *call) *refusal {
 	case in.U("state") != stateReady:
 		return refuse(stBadParam, "state is %d, a memory pool is created in 1 (RDY)", in.U("state"))
 	}
-	return m.addSRQ(c, q, "rmpn", in.B[min(len(in.B), 0x110):], in.I("log_wq_pg_sz"), in.I("page_offset"), in.I("log_wq_stride"), in.I("log_wq_sz"))
+	return m.addSRQ(c, q, "rmpn", in.B[min(len(in.B), 0x110):], in.I("log_wq_pg_sz"), in.I("page_offset"),
+		in.I("log_wq_stride"), in.I("log_wq_sz"))
 }
 
 func (m *Model) createXRCSRQ(c *call) *refusal {
@@ -84,7 +88,8 @@ func (m *Model) createXRCSRQ(c *call) *refusal {
 	if in.Is("wq_signature") {
 		return refuse(stBadParam, "wq_signature is set without the capability")
 	}
-	r = m.addSRQ(c, q, "xrc_srqn", in.B[min(len(in.B), 0x110):], in.I("log_page_size"), in.I("page_offset"), in.I("log_rq_stride")+4, in.I("log_xrc_srq_size"))
+	r = m.addSRQ(c, q, "xrc_srqn", in.B[min(len(in.B), 0x110):], in.I("log_page_size"), in.I("page_offset"),
+		in.I("log_rq_stride")+4, in.I("log_xrc_srq_size"))
 	if r == nil {
 		d.held++
 		n.held++
@@ -147,7 +152,8 @@ func (m *Model) takeShared(q *srq) (w []byte, idx uint32) {
 	}
 	posted := (be.Uint32(rec[:]) - q.consumed) & 0xffff
 	if posted > q.entries() {
-		m.host.Errorf("shared receive queue %#x: the doorbell record says %#x, %#x are consumed of %d", q.id, be.Uint32(rec[:])&0xffff, q.consumed, q.entries())
+		m.host.Errorf("shared receive queue %#x: the doorbell record says %#x, %#x are consumed of %d", q.id,
+			be.Uint32(rec[:])&0xffff, q.consumed, q.entries())
 		return nil, 0
 	}
 	if posted == 0 {

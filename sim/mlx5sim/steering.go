@@ -67,18 +67,26 @@ func steeringCommands() map[uint16]*command {
 	const table = "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id "
 	const context = "18.31 reformat_en 18.30 decap_en 18.27:24 table_miss_action 18.23:16 level 18.7:0 log_size 1c.23:0 table_miss_id"
 	return map[uint16]*command{
-		0x930: ready(command{name: "CREATE_FLOW_TABLE", in: lay(64, "00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type "+context),
+		0x930: ready(command{name: "CREATE_FLOW_TABLE", in: lay(64,
+			"00.31:16 opcode 00.15:0 uid 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type "+
+				context),
 			out: newID("table_id"), run: (*Model).createTable}),
-		0x931: ready(command{name: "DESTROY_FLOW_TABLE", in: lay(64, table), out: plainOut, run: (*Model).destroyTable}),
-		0x933: ready(command{name: "CREATE_FLOW_GROUP", in: lay(1024, table+"10.19:16 group_type 1c.31:0 start_flow_index 24.31:0 end_flow_index 3c.7:0 match_criteria_enable 40*128 match_criteria"),
+		0x931: ready(command{name: "DESTROY_FLOW_TABLE", in: lay(64, table), out: plainOut,
+			run: (*Model).destroyTable}),
+		0x933: ready(command{name: "CREATE_FLOW_GROUP", in: lay(1024,
+			table+"10.19:16 group_type 1c.31:0 start_flow_index 24.31:0 end_flow_index 3c.7:0 match_criteria_enable 40*128 match_criteria"),
 			out: newID("group_id"), run: (*Model).createGroup}),
-		0x934: ready(command{name: "DESTROY_FLOW_GROUP", in: lay(64, table+"18.31:0 group_id"), out: plainOut, run: (*Model).destroyGroup}),
+		0x934: ready(command{name: "DESTROY_FLOW_GROUP", in: lay(64, table+"18.31:0 group_id"), out: plainOut,
+			run: (*Model).destroyGroup}),
 		0x936: ready(command{name: "SET_FLOW_TABLE_ENTRY", in: lay(0x340, table+`18.7:0 modify_enable_mask 20.31:0 flow_index 44.31:0 group_id 48.23:0 flow_tag 4c.15:0 action
 			50.23:0 destination_list_size 54.23:0 flow_counter_list_size 80*128 match_value`), tail: true, out: plainOut, run: (*Model).setEntry}),
-		0x938: ready(command{name: "DELETE_FLOW_TABLE_ENTRY", in: lay(64, table+"20.31:0 flow_index"), out: plainOut, run: (*Model).deleteEntry}),
-		0x92f: ready(command{name: "SET_FLOW_TABLE_ROOT", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id 18.23:0 underlay_qpn"),
+		0x938: ready(command{name: "DELETE_FLOW_TABLE_ENTRY", in: lay(64, table+"20.31:0 flow_index"), out: plainOut,
+			run: (*Model).deleteEntry}),
+		0x92f: ready(command{name: "SET_FLOW_TABLE_ROOT", in: lay(64,
+			"00.31:16 opcode 04.15:0 op_mod 08.31 other_vport 08.15:0 vport_number 10.31:24 table_type 14.23:0 table_id 18.23:0 underlay_qpn"),
 			out: plainOut, run: (*Model).setRoot}),
-		0x93c: ready(command{name: "MODIFY_FLOW_TABLE", in: lay(64, table+"0c.15:0 modify_field_select "+context), out: plainOut, run: (*Model).modifyTable}),
+		0x93c: ready(command{name: "MODIFY_FLOW_TABLE", in: lay(64, table+"0c.15:0 modify_field_select "+context),
+			out: plainOut, run: (*Model).modifyTable}),
 	}
 }
 
@@ -168,7 +176,8 @@ func (s *steering) setMiss(t *flowTable, id uint32) *refusal {
 	case !ok || !t.reaches(next):
 		return refuse(stBadRes, "table_miss_id: flow table %#x does not exist, or belongs to another", id)
 	case next.level <= t.level:
-		return refuse(stBadParam, "table_miss_id: flow table %#x has level %d, this one %d: frames go upwards", id, next.level, t.level)
+		return refuse(stBadParam, "table_miss_id: flow table %#x has level %d, this one %d: frames go upwards", id,
+			next.level, t.level)
 	}
 	next.held++
 	if old := s.tables[t.miss]; old != nil {
@@ -237,13 +246,15 @@ func (m *Model) createGroup(c *call) *refusal {
 		return r
 	}
 	in := c.in
-	g := &flowGroup{start: in.U32("start_flow_index"), end: in.U32("end_flow_index"), enable: in.U("match_criteria_enable")}
+	g := &flowGroup{start: in.U32("start_flow_index"), end: in.U32("end_flow_index"),
+		enable: in.U("match_criteria_enable")}
 	copy(g.mask[:], in.Bytes("match_criteria"))
 	switch {
 	case g.end < g.start || g.end >= 1<<t.logSize:
 		return refuse(stBadParam, "flow indices %d to %d, the table has %d", g.start, g.end, 1<<t.logSize)
 	case g.enable&^(enableOuter|enableMisc|enableMisc3) != 0:
-		return refuse(stBadParam, "match_criteria_enable is %#x, the model has outer headers (1), misc (2) and misc_3 (10h)", g.enable)
+		return refuse(stBadParam,
+			"match_criteria_enable is %#x, the model has outer headers (1), misc (2) and misc_3 (10h)", g.enable)
 	case g.enable&enableMisc3 != 0 && !m.opt.ICMP:
 		return refuse(stBadParam, "match_criteria_enable is %#x: misc_3 without flex_parser_protocols", g.enable)
 	case g.mask[0x12]&0x1e != 0 && be.Uint32(m.caps.cur[capFlowTable][outerIPVersion.Off:])&outerIPVersion.Mask() == 0:
@@ -253,7 +264,8 @@ func (m *Model) createGroup(c *call) *refusal {
 	}
 	for _, o := range t.groups {
 		if g.start <= o.end && o.start <= g.end {
-			return refuse(stBadParam, "flow indices %d to %d overlap with a group of %d to %d", g.start, g.end, o.start, o.end)
+			return refuse(stBadParam, "flow indices %d to %d overlap with a group of %d to %d", g.start, g.end, o.start,
+				o.end)
 		}
 	}
 	if off, set, found := matchable(g.enable).Stray(g.mask[:]); found {
@@ -303,7 +315,8 @@ func (m *Model) setEntry(c *call) *refusal {
 		return r
 	}
 	in := c.in
-	e := &flowEntry{index: in.U32("flow_index"), group: in.U32("group_id"), action: in.U("action"), tag: in.U32("flow_tag")}
+	e := &flowEntry{index: in.U32("flow_index"), group: in.U32("group_id"), action: in.U("action"),
+		tag: in.U32("flow_tag")}
 	copy(e.value[:], in.Bytes("match_value"))
 	g, ok := t.groups[e.group]
 	old := t.find(e.index)
@@ -319,14 +332,16 @@ func (m *Model) setEntry(c *call) *refusal {
 	case op == 0 && old != nil:
 		return refuse(stBadResState, "flow_index %d is set already", e.index)
 	case e.action&^(actionAllow|actionDrop|actionForward|actionCount) != 0:
-		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2), forward (4) and count (8)", e.action)
+		return refuse(stBadParam, "action is %#x: the model has allow (1), drop (2), forward (4) and count (8)",
+			e.action)
 	}
 	if old != nil {
 		return m.changeEntry(t, old, e, in)
 	}
 	for off := range e.value {
 		if e.value[off]&^g.mask[off] != 0 {
-			return refuse(stBadParam, "match_value at %02xh: %02x, the group's mask is %02x", off, e.value[off], g.mask[off])
+			return refuse(stBadParam, "match_value at %02xh: %02x, the group's mask is %02x", off, e.value[off],
+				g.mask[off])
 		}
 	}
 	if r := m.counters(e, in, in.I("destination_list_size")); r != nil {
@@ -350,12 +365,14 @@ func (m *Model) setEntry(c *call) *refusal {
 func (m *Model) changeEntry(t *flowTable, old, e *flowEntry, in msg) *refusal {
 	mask := in.U("modify_enable_mask")
 	if mask == 0 || mask&^(modifyAction|modifyTag|modifyDestinations) != 0 {
-		return refuse(stBadParam, "modify_enable_mask is %#x: the model changes action (bit 0), flow tag (1) and destinations (2)", mask)
+		return refuse(stBadParam,
+			"modify_enable_mask is %#x: the model changes action (bit 0), flow tag (1) and destinations (2)", mask)
 	}
 	if mask&modifyAction == 0 {
 		e.action = old.action
 	} else if (e.action^old.action)&actionCount != 0 {
-		return refuse(stBadParam, "action is %#x, before it was %#x: the model keeps an entry's flow counters", e.action, old.action)
+		return refuse(stBadParam, "action is %#x, before it was %#x: the model keeps an entry's flow counters",
+			e.action, old.action)
 	}
 	if mask&modifyDestinations != 0 {
 		if r := m.destinations(t, e, in); r != nil {
@@ -384,7 +401,8 @@ func (m *Model) destinations(t *flowTable, e *flowEntry, in msg) *refusal {
 		return refuse(stBadParam, "action %#x with %d destinations", e.action, n)
 	}
 	if len(list) < 8*n {
-		m.host.Warnf("SET_FLOW_TABLE_ENTRY (936h): %d destinations in %d bytes: the last has one dword of its two", n, len(list))
+		m.host.Warnf("SET_FLOW_TABLE_ENTRY (936h): %d destinations in %d bytes: the last has one dword of its two", n,
+			len(list))
 	}
 	for i := range n {
 		w := be.Uint32(list[8*i:])
@@ -406,7 +424,8 @@ func (m *Model) holdDestinations(t *flowTable, dest []destination) *refusal {
 				return refuse(stBadRes, "destination: flow table %#x does not exist, or belongs to another", d.id)
 			}
 			if next.level <= t.level {
-				return refuse(stBadParam, "destination: flow table %#x has level %d, this one %d: frames go upwards", d.id, next.level, t.level)
+				return refuse(stBadParam, "destination: flow table %#x has level %d, this one %d: frames go upwards",
+					d.id, next.level, t.level)
 			}
 		default:
 			return refuse(stBadParam, "destination_type is %d, the model has 1 (flow table) and 2 (TIR)", d.kind)

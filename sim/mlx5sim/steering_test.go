@@ -17,14 +17,16 @@ func TestModifySteering(t *testing.T) {
 		}
 		check.Equal(t, got, tag, what+": a frame arrives by flow tag %d")
 	}
-	if v := w32(x.caps(capFlowTable), 0x40); v>>25&0xb != 0xb { // flow_modify_en, identified_miss_table_mode, flow_table_modify
+	// flow_modify_en, identified_miss_table_mode, flow_table_modify
+	if v := w32(x.caps(capFlowTable), 0x40); v>>25&0xb != 0xb {
 		t.Errorf("flow table capabilities %08x", v)
 	}
 	x.post(8)
 	second := w32(x.do(dwords(64, 0, 0x930<<16, 0x18, 1<<16|4), 16), 8)
 	group := w32(x.do(dwords(1024, 0, 0x933<<16, 0x14, second, 0x24, 15), 16), 8)
 	set := func(mod, mask, tag, action, n uint32) []byte {
-		return dwords(0x348, 0, 0x936<<16, 4, mod, 0x14, second, 0x18, mask, 0x44, group, 0x48, tag, 0x4c, action, 0x50, n, 0x340, 2<<24|x.tirn)
+		return dwords(0x348, 0, 0x936<<16, 4, mod, 0x14, second, 0x18, mask, 0x44, group, 0x48, tag, 0x4c, action, 0x50,
+			n, 0x340, 2<<24|x.tirn)
 	}
 	x.fails(set(1, modifyTag, 5, 4, 1), 16, stBadResState, "is not set to be changed")
 	x.do(set(0, 0, 5, 4, 1), 16)
@@ -51,7 +53,8 @@ func TestModifySteering(t *testing.T) {
 
 	x = openRig(t, Options{}) // the recorded card supports none of this
 	x.fails(dwords(64, 0, 0x93c<<16, 12, 1, 0x14, x.table), 16, stBadOp, "flow_table_modify")
-	x.fails(dwords(0x348, 0, 0x936<<16, 4, 1, 0x14, x.table, 0x18, 2, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340, 2<<24|x.tirn), 16, stBadParam, "flow_modify_en")
+	x.fails(dwords(0x348, 0, 0x936<<16, 4, 1, 0x14, x.table, 0x18, 2, 0x44, x.group, 0x4c, 4, 0x50, 1, 0x340,
+		2<<24|x.tirn), 16, stBadParam, "flow_modify_en")
 }
 
 func TestCongestionControl(t *testing.T) {
@@ -61,7 +64,8 @@ func TestCongestionControl(t *testing.T) {
 	}
 	x.do(dwords(16, 0, 0x823<<16, 8, 3<<4|congestionRP, 12, 1<<31), 16)
 	x.ExpectWarning("MODIFY_CONG_STATUS (823h): accepted without effect: a card marks")
-	for _, c := range []struct{ key, enable uint32 }{{3<<4 | congestionRP, 1 << 31}, {3<<4 | congestionNP, 0}, {congestionRP, 0}} {
+	for _, c := range []struct{ key, enable uint32 }{{3<<4 | congestionRP, 1 << 31}, {3<<4 | congestionNP, 0},
+		{congestionRP, 0}} {
 		if out := x.do(dwords(16, 0, 0x822<<16, 8, c.key), 16); w32(out, 12) != c.enable {
 			t.Errorf("QUERY_CONG_STATUS %x: %08x, expected %08x", c.key, w32(out, 12), c.enable)
 		}

@@ -98,8 +98,10 @@ func (m *Model) poisonUAR(u uint32) {
 	words := unsafe.Slice(m.word(u, 0), uarSize/8)
 	for at := 0; at < len(words); at += 8 { // one cache line at a time: a reset examines 256 KiB
 		w := (*[8]uint64)(words[at:])
-		if atomic.LoadUint64(&w[0]) == poison && atomic.LoadUint64(&w[1]) == poison && atomic.LoadUint64(&w[2]) == poison && atomic.LoadUint64(&w[3]) == poison &&
-			atomic.LoadUint64(&w[4]) == poison && atomic.LoadUint64(&w[5]) == poison && atomic.LoadUint64(&w[6]) == poison && atomic.LoadUint64(&w[7]) == poison {
+		if atomic.LoadUint64(&w[0]) == poison && atomic.LoadUint64(&w[1]) == poison &&
+			atomic.LoadUint64(&w[2]) == poison && atomic.LoadUint64(&w[3]) == poison &&
+			atomic.LoadUint64(&w[4]) == poison && atomic.LoadUint64(&w[5]) == poison &&
+			atomic.LoadUint64(&w[6]) == poison && atomic.LoadUint64(&w[7]) == poison {
 			continue // a store is a locked exchange, and most words have the pattern already
 		}
 		for i := range w {
@@ -165,7 +167,8 @@ func (m *Model) bfStore(u *uar, off int, p []byte) {
 	half, w := off/bfHalf, off%bfHalf/8
 	b := &u.bf[half]
 	if len(p) != 8 {
-		m.host.Errorf("UAR %#x: store of %d bytes to BlueFlame register at %03xh: its words have 8", u.id, len(p), uarBF+off)
+		m.host.Errorf("UAR %#x: store of %d bytes to BlueFlame register at %03xh: its words have 8", u.id, len(p),
+			uarBF+off)
 		return
 	}
 	if w == 0 {
@@ -285,10 +288,10 @@ func (m *Model) stepBF(u *uar, half int, due bool) bool {
 	}
 	want := (n + 7) &^ 7 // pushed in units of 64 bytes
 	whole := there >= want || there >= n && m.prefix(u.id, half, n)
-	// Late words of a push that was served too early make the next one look complete. Blocks stored through a pointer may
-	// become visible in any order (MOVDIR64B), so words of another push may be among them. Such pushes are trusted only if
-	// they are identical to the ring. If very many in a row differ, the cause is not timing but a driver that does not
-	// write the ring.
+	// Late words of a push that was served too early make the next one look complete. Blocks stored through a pointer
+	// may become visible in any order (MOVDIR64B), so words of another push may be among them. Such pushes are trusted
+	// only if they are identical to the ring. If very many in a row differ, the cause is not timing but a driver that
+	// does not write the ring.
 	suspect := (b.trapped == 0 || b.torn) && b.mixes < 32
 	mixed := suspect && whole && n > 1 && !m.inRing(m.peekBF(u.id, half, n))
 	if !whole || mixed {
@@ -325,7 +328,8 @@ func (m *Model) stepBF(u *uar, half int, due bool) bool {
 	if pushed > 1 {
 		b.pushes = true
 	}
-	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison // overwritten by the next push but one while the words were read
+	// overwritten by the next push but one while the words were read
+	overtaken := be.Uint64(buf[:]) != ctrl || polled && m.load(u.id, half, 0) != poison
 	ctrl = be.Uint64(buf[:])
 	inline := whole && !overtaken && n > 1
 	b.torn = !whole && (pushed > 1 || polled && b.pushes) || overtaken

@@ -74,8 +74,10 @@ func (m *Model) rawTX() *refusal {
 
 // of counts the objects of a user context, except flow tables.
 func (o *objects) of(uid uint32) int {
-	return owned(&o.uars, uid) + owned(&o.pds, uid) + owned(&o.tds, uid) + owned(&o.counters, uid) + owned(&o.cqs, uid) + owned(&o.mkeys, uid) +
-		owned(&o.sqs, uid) + owned(&o.rqs, uid) + owned(&o.tiss, uid) + owned(&o.tirs, uid) + owned(&o.rqts, uid) + owned(&o.qps, uid) +
+	return owned(&o.uars, uid) + owned(&o.pds, uid) + owned(&o.tds, uid) + owned(&o.counters, uid) + owned(&o.cqs,
+		uid) + owned(&o.mkeys, uid) +
+		owned(&o.sqs, uid) + owned(&o.rqs, uid) + owned(&o.tiss, uid) + owned(&o.tirs, uid) + owned(&o.rqts,
+		uid) + owned(&o.qps, uid) +
 		owned(&o.srqs, uid) + owned(&o.xrcds, uid) + owned(&o.umems, uid) + owned(&o.flowCounters, uid)
 }
 

@@ -11,7 +11,9 @@ type umem struct {
 // Commands for umems.
 func umemCommands() map[uint16]*command {
 	return map[uint16]*command{
-		0xa08: {name: "CREATE_UMEM", in: lay(48, head+"20.31 ats 20.4:0 log_page_size 24.31:0 page_offset 28*2 num_of_mtt"), tail: true, out: newID("umem_id"),
+		0xa08: {name: "CREATE_UMEM",
+			in: lay(48, head+"20.31 ats 20.4:0 log_page_size 24.31:0 page_offset 28*2 num_of_mtt"), tail: true,
+			out:  newID("umem_id"),
 			from: hcaReady, run: (*Model).createUMEM},
 		// libmlx5 sends it with the length of CREATE_UMEM's input.
 		0xa0a: {name: "DESTROY_UMEM", in: byID("umem_id"), tail: true, out: plainOut, from: hcaReady, run: (*Model).destroyUMEM},

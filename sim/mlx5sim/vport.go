@@ -18,7 +18,8 @@ type vport struct {
 	admin                            uint64
 	lb                               uint32 // disableUC, disableMC
 	roce                             bool   // roce_en
-	untrusted                        bool   // a virtual function whose host does not permit it to receive others' frames
+	// a virtual function whose host does not permit it to receive others' frames
+	untrusted bool
 }
 
 func (m *Model) newVport() vport {
@@ -48,14 +49,24 @@ func vportCommands() map[uint16]*command {
 	return map[uint16]*command{
 		// No virtual functions. DPDK's driver asks.
 		0x740: ready(command{name: "QUERY_ESW_FUNCTIONS", in: plainIn, out: lay(128, ""), run: (*Model).accept}),
-		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who), out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
-		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"), out: plainOut, run: (*Model).modifyVportState}),
-		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"), out: lay(272, "").With(0x10, vportContext), run: (*Model).queryVport}),
-		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT", in: lay(512, who+"0c.31:0 field_select").With(0x100, vportContext), tail: true, out: plainOut, run: (*Model).modifyVport}),
-		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"), out: lay(528, "c0*4 transmitted_eth_multicast"), run: (*Model).queryVportCounter}),
-		0x829: ready(command{name: "SET_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index 1c.12 vlan_valid 1c.11:0 vlan 20*2 mac_address"), out: plainOut, run: (*Model).setL2}),
-		0x82b: ready(command{name: "DELETE_L2_TABLE_ENTRY", in: lay(64, "00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index"), out: plainOut, run: (*Model).deleteL2}),
-		0x830: ready(command{name: "SET_WOL_ROL", in: lay(16, "00.31:16 opcode 04.15:0 op_mod 08.31 rol_mode_valid 08.30 wol_mode_valid 08.15:8 rol_mode 08.7:0 wol_mode"), out: plainOut, run: (*Model).accept}),
+		0x750: ready(command{name: "QUERY_VPORT_STATE", in: lay(16, who),
+			out: lay(16, "0c.31:16 max_tx_speed 0c.7:4 admin_state 0c.3:0 state"), run: (*Model).queryVportState}),
+		0x751: ready(command{name: "MODIFY_VPORT_STATE", in: lay(16, who+"0c.31:16 max_tx_speed 0c.7:4 admin_state"),
+			out: plainOut, run: (*Model).modifyVportState}),
+		0x754: ready(command{name: "QUERY_NIC_VPORT_CONTEXT", in: lay(16, who+"0c.26:24 allowed_list_type"),
+			out: lay(272, "").With(0x10, vportContext), run: (*Model).queryVport}),
+		0x755: ready(command{name: "MODIFY_NIC_VPORT_CONTEXT",
+			in: lay(512, who+"0c.31:0 field_select").With(0x100, vportContext), tail: true, out: plainOut,
+			run: (*Model).modifyVport}),
+		0x770: ready(command{name: "QUERY_VPORT_COUNTER", in: lay(32, who+"08.19:16 port_num 18.31 clear"),
+			out: lay(528, "c0*4 transmitted_eth_multicast"), run: (*Model).queryVportCounter}),
+		0x829: ready(command{name: "SET_L2_TABLE_ENTRY", in: lay(64,
+			"00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index 1c.12 vlan_valid 1c.11:0 vlan 20*2 mac_address"),
+			out: plainOut, run: (*Model).setL2}),
+		0x82b: ready(command{name: "DELETE_L2_TABLE_ENTRY", in: lay(64,
+			"00.31:16 opcode 04.15:0 op_mod 14.23:0 table_index"), out: plainOut, run: (*Model).deleteL2}),
+		0x830: ready(command{name: "SET_WOL_ROL", in: lay(16,
+			"00.31:16 opcode 04.15:0 op_mod 08.31 rol_mode_valid 08.30 wol_mode_valid 08.15:8 rol_mode 08.7:0 wol_mode"), out: plainOut, run: (*Model).accept}),
 		0x831: ready(command{name: "QUERY_WOL_ROL", in: plainIn, out: plainOut, run: (*Model).accept}),
 	}
 }
@@ -83,7 +94,8 @@ func (m *Model) modifyVportState(c *call) *refusal {
 		return r
 	}
 	if c.in.U("op_mod") == 2 {
-		return cannot(stBadParam, "the uplink's state needs uplink_follow, which is not offered") // Linux 5.10 does not check
+		// Linux 5.10 does not check
+		return cannot(stBadParam, "the uplink's state needs uplink_follow, which is not offered")
 	}
 	m.vport.admin = c.in.U("admin_state")
 	return nil
@@ -98,13 +110,15 @@ func (m *Model) queryVport(c *call) *refusal {
 	o.Set("disable_mc_local_lb", uint64(v.lb>>1))
 	o.Set("disable_uc_local_lb", uint64(v.lb&1))
 	o.Set("mtu", uint64(v.mtu))
-	for name, on := range map[string]bool{"promisc_uc": v.promiscUC, "promisc_mc": v.promiscMC, "promisc_all": v.promiscAll, "roce_en": v.roce} {
+	for name, on := range map[string]bool{"promisc_uc": v.promiscUC, "promisc_mc": v.promiscMC,
+		"promisc_all": v.promiscAll, "roce_en": v.roce} {
 		if on {
 			o.Set(name, 1)
 		}
 	}
 	mac := v.mac
-	guid := uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 | uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5])
+	guid := uint64(mac[0])<<56 | uint64(mac[1])<<48 | uint64(mac[2])<<40 | 0xffff<<24 | uint64(mac[3])<<16 | uint64(
+		mac[4])<<8 | uint64(mac[5])
 	o.Set("system_image_guid", guid)
 	o.Set("port_guid", guid)
 	o.Set("node_guid", guid)
@@ -141,7 +155,8 @@ func (m *Model) modifyVport(c *call) *refusal {
 	}
 	in, v := c.in, &m.vport
 	sel := in.U("field_select")
-	if other := sel &^ (selectRoCE | selectAddresses | selectPermanent | selectPromisc | selectEvents | selectMTU | selectInline | selectLoopback); other != 0 {
+	if other := sel &^ (selectRoCE | selectAddresses | selectPermanent | selectPromisc | selectEvents | selectMTU |
+		selectInline | selectLoopback); other != 0 {
 		return refuse(stBadParam, "field_select %#x: bits %#x cannot be changed", sel, other)
 	}
 	if sel&selectInline != 0 {
@@ -170,13 +185,15 @@ func (m *Model) modifyVport(c *call) *refusal {
 	}
 	if sel&selectLoopback != 0 {
 		if !m.caps.loopbackSwitch() {
-			return refuse(stBadParam, "field_select %#x: local loopback cannot be switched without disable_local_lb_uc and _mc", sel)
+			return refuse(stBadParam,
+				"field_select %#x: local loopback cannot be switched without disable_local_lb_uc and _mc", sel)
 		}
 		v.lb = in.U32("disable_mc_local_lb")<<1 | in.U32("disable_uc_local_lb")
 	}
 	if sel&selectAddresses != 0 {
 		kind, n := in.I("list_type"), in.I("list_size")
-		most := 1 << m.caps.general().I([]string{"log_max_current_uc_list", "log_max_current_mc_list", "log_max_vlan_list"}[min(kind, 2)])
+		most := 1 << m.caps.general().I([]string{"log_max_current_uc_list", "log_max_current_mc_list",
+			"log_max_vlan_list"}[min(kind, 2)])
 		switch {
 		case kind > 2:
 			return refuse(stBadParam, "allowed_list_type is %d, expected 0 to 2", kind)

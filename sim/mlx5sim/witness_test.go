@@ -46,7 +46,8 @@ func TestSeenOnCards(t *testing.T) {
 	} {
 		x := newRig(t, Options{Profile: c.p})
 		x.boot()
-		if id, v, kHz := x.rd(0x234), x.rd(0x230), w32(x.caps(capGeneral), 0x9c); id != c.hwID || v != c.version || kHz != c.kHz {
+		if id, v, kHz := x.rd(0x234), x.rd(0x230), w32(x.caps(capGeneral), 0x9c); id != c.hwID || v != c.version ||
+			kHz != c.kHz {
 			t.Errorf("%04x: hw_id %x, fw_ver %08x, device_frequency_khz %d, expected %+v", c.p.Device(), id, v, kHz, c)
 		}
 	}
@@ -62,9 +63,11 @@ func TestConfigurationSpace(t *testing.T) {
 		x := newRig(t, Options{Profile: c.p})
 		at := func(id pci.CapID) int { return must.Get(pci.Capability(x.Fn, id))(t) }
 		control := must.Get(pci.Read32(x.Fn, at(pci.CapMSIX)))(t) >> 16
-		pm, express, serial := at(pci.CapPower), at(pci.CapExpress), must.Get(pci.ExtCapability(x.Fn, pci.ExtCapSerial))(t)
+		pm, express, serial := at(pci.CapPower), at(pci.CapExpress),
+			must.Get(pci.ExtCapability(x.Fn, pci.ExtCapSerial))(t)
 		if n := int(control&0x7ff) + 1; n != c.vectors || (pm != 0) != c.pm || express == 0 || serial != 0 {
-			t.Errorf("%04x: %d vectors, power management at %x, PCI Express at %x, serial number at %x", c.p.Device(), n, pm, express, serial)
+			t.Errorf("%04x: %d vectors, power management at %x, PCI Express at %x, serial number at %x", c.p.Device(),
+				n, pm, express, serial)
 		}
 		x.open()
 		in := x.createEQ()
@@ -76,7 +79,8 @@ func TestConfigurationSpace(t *testing.T) {
 
 func TestRefusedRegister(t *testing.T) {
 	x := openRig(t, Options{RefuseRegister: func(id uint32, write bool) bool { return id == regPPCNT && !write }})
-	if out := x.exec(dwords(272, 0, 0x805<<16, 4, 1, 8, regPPCNT, 16, 1<<16), 272); out[0] != stBadRes || w32(out, 4) != 0x305684 {
+	if out := x.exec(dwords(272, 0, 0x805<<16, 4, 1, 8, regPPCNT, 16, 1<<16), 272); out[0] != stBadRes ||
+		w32(out, 4) != 0x305684 {
 		t.Errorf("PPCNT: status %xh, syndrome %x", out[0], w32(out, 4))
 	}
 	x.do(dwords(32, 0, 0x805<<16, 4, 1, 8, regPMTU, 16, 1<<16), 32)

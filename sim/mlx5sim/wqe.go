@@ -49,9 +49,11 @@ func (m *Model) send(q *sq, w []byte) *wqeError {
 	mode := max(q.inline, m.leastInline())
 	if least := leastHeader(mode, &p); inl < least {
 		if mode > 1 || inl < 14 { // real ones accept the Ethernet header without the tag
-			return badWQE(syndLocalLength, "inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", inl, mode, least)
+			return badWQE(syndLocalLength, "inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", inl,
+				mode, least)
 		}
-		m.host.Warnf("SQ %#x: inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", q.id, inl, mode, least)
+		m.host.Warnf("SQ %#x: inline_hdr_sz is %d, min_wqe_inline_mode %d wants %d of this frame", q.id, inl, mode,
+			least)
 	}
 	if op == opLSO {
 		return m.segment(q, &p, inl, mss, cs)

@@ -63,7 +63,8 @@ func TestTable(t *testing.T) {
 	} {
 		h.told = nil
 		next, lost, err := tab.Write(h, c.r, c.v, val[c.r/4], 0xffff, val[c.r/4])
-		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || next != c.next || lost != c.ignored || strings.Join(h.told, ";") != c.told {
+		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || next != c.next || lost != c.ignored ||
+			strings.Join(h.told, ";") != c.told {
 			t.Errorf("write of %x to %x: %x, lost %v, %v, told %q", c.v, uint32(c.r), next, lost, err, h.told)
 		}
 	}
@@ -88,12 +89,14 @@ func TestLayout(t *testing.T) {
 		m.Set("addr", 0x1122334455667788)
 		m.Set("tail", 0xabc) // truncated to the field
 		order.PutUint32(m.Bytes("key")[4:], 9)
-		if order.Uint32(m.B) != 0x12340000 || order.Uint32(m.B[4:]) != 8 || order.Uint64(m.B[8:]) != 0x1122334455667788 || m.I("tail") != 0xbc {
+		if order.Uint32(m.B) != 0x12340000 || order.Uint32(m.B[4:]) != 8 ||
+			order.Uint64(m.B[8:]) != 0x1122334455667788 || m.I("tail") != 0xbc {
 			t.Errorf("%v: %x", order, m.B)
 		}
 		var got []string
 		m.Each(func(n string, v uint64) bool { got = append(got, fmt.Sprintf("%s=%x", n, v)); return true })
-		if want := []string{"opcode=1234", "on=1", "addr=1122334455667788", "key[1]=9", "tail=bc"}; !slices.Equal(got, want) {
+		if want := []string{"opcode=1234", "on=1", "addr=1122334455667788", "key[1]=9", "tail=bc"}; !slices.Equal(got,
+			want) {
 			t.Errorf("%v: %q", order, got)
 		}
 		if _, _, found := l.Stray(m.B); found {
@@ -115,7 +118,8 @@ func TestLayout(t *testing.T) {
 
 // The verification suite of Microsoft's RSS documentation.
 func TestToeplitz(t *testing.T) {
-	key := must.Get(hex.DecodeString("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"))(t)
+	key := must.Get(hex.DecodeString(
+		"6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa"))(t)
 	in := []byte{66, 9, 149, 187, 161, 142, 100, 80, 2794 >> 8, 2794 & 255, 1766 >> 8, 1766 & 255}
 	check.Equal(t, Toeplitz(key, in), 0x51ccc178, "with ports %#x")
 	check.Equal(t, Toeplitz(key, in[:8]), 0x323e8fc2, "addresses only %#x")

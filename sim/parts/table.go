@@ -74,7 +74,8 @@ func NewTable[R ~uint32](size uint32, doc string, regs []Register[R]) *Table[R] 
 		for k := range e.N {
 			r := e.Base + R(k)*e.Stride
 			if r%4 != 0 || uint32(r) >= size || t.at[r/4] != 0 {
-				panic(fmt.Sprintf("parts: %s at %05xh overlaps another register, or the end at %05xh", e.Name, uint32(r), size))
+				panic(fmt.Sprintf("parts: %s at %05xh overlaps another register, or the end at %05xh", e.Name,
+					uint32(r), size))
 			}
 			t.at[r/4] = uint16(i + 1)
 		}

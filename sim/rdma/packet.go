@@ -85,7 +85,8 @@ func Parse(b []byte) (p Packet, ok bool) {
 	if len(b) < BTHSize+pad {
 		return p, false
 	}
-	return Packet{Op: b[0], Solicited: b[1]>>7 != 0, PKey: be.Uint16(b[2:]), QPN: be.Uint32(b[4:]) & 0xffffff, PSN: be.Uint32(b[8:]) & 0xffffff,
+	return Packet{Op: b[0], Solicited: b[1]>>7 != 0, PKey: be.Uint16(b[2:]), QPN: be.Uint32(b[4:]) & 0xffffff,
+		PSN:        be.Uint32(b[8:]) & 0xffffff,
 		AckRequest: b[8]>>7 != 0, Body: b[BTHSize : len(b)-pad]}, true
 }
 

@@ -41,7 +41,8 @@ func (e *end) OnWire() bool       { return e.held }
 
 func (e *end) Transmit(p *Packet) {
 	q, ok := Parse(p.Append(nil))
-	if !ok || q.Op != p.Op || q.PSN != p.PSN || q.AckRequest != p.AckRequest || q.Solicited != p.Solicited || !bytes.Equal(q.Body, p.Body) {
+	if !ok || q.Op != p.Op || q.PSN != p.PSN || q.AckRequest != p.AckRequest || q.Solicited != p.Solicited ||
+		!bytes.Equal(q.Body, p.Body) {
 		e.t.Errorf("sent %+v, read %+v", p, q)
 	}
 	if e.lose == nil || !e.lose(&q) {
@@ -109,7 +110,8 @@ func pair(t *testing.T, retry, rnr int) (a, b *end) {
 	now := new(time.Duration)
 	make1 := func(psn, expected uint32) *end {
 		return &end{t: t, now: now, mem: make([]byte, 4*room), key: 7,
-			Connection: Connection{MTU: 256, Timeout: time.Millisecond, Retry: retry, RNRRetry: rnr, RNRTimer: 1, NextPSN: psn, Expected: expected}}
+			Connection: Connection{MTU: 256, Timeout: time.Millisecond, Retry: retry, RNRRetry: rnr, RNRTimer: 1,
+				NextPSN: psn, Expected: expected}}
 	}
 	a, b = make1(0xfffffe, 5), make1(5, 0xfffffe) // the numbers wrap
 	a.peer, b.peer = b, a
@@ -190,7 +192,8 @@ func TestRequestsArrive(t *testing.T) {
 				}
 			}
 			check.Same(t, a.mem[room:room+n], bytes.Repeat([]byte{0xee}, n), what+": the read has %x")
-			if a.Pending() != 0 || a.dead || b.dead || loss == 0 && a.count[AckTimeout]+a.count[SequenceNaks]+b.count[Duplicates] > 0 {
+			if a.Pending() != 0 || a.dead || b.dead || loss == 0 &&
+				a.count[AckTimeout]+a.count[SequenceNaks]+b.count[Duplicates] > 0 {
 				t.Errorf("%s: counts %v and %v", what, a.count, b.count)
 			}
 			if n == 40000 && loss == 10 && a.count[SequenceNaks] < 2 {
@@ -330,7 +333,8 @@ func TestBadPackets(t *testing.T) {
 
 // A packet that a ConnectX-4 Lx sent: a congestion notification, with its checksum.
 func TestICRC(t *testing.T) {
-	b := must.Get(hex.DecodeString("45c2003c718c400040119161" + "0a0011010a001201" + "000012b700280000" + "8100ffff4000011800000000" + "00000000000000000000000000000000" + "82fd002a"))(t)
+	b := must.Get(hex.DecodeString("45c2003c718c400040119161" + "0a0011010a001201" + "000012b700280000" +
+		"8100ffff4000011800000000" + "00000000000000000000000000000000" + "82fd002a"))(t)
 	end := len(b) - ICRCSize
 	if c := ICRC(b[:end], false); !bytes.Equal(c, b[end:]) {
 		t.Errorf("checksum %x, the card's is %x", c, b[end:])
@@ -365,7 +369,8 @@ func FuzzConnection(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in, requests []byte) {
 		now := new(time.Duration)
 		mem := make([]byte, 4096)
-		e := &end{t: t, now: now, mem: mem, key: 7, posts: []int{64, 64}, Connection: Connection{MTU: 256, Timeout: time.Millisecond, Retry: 1, RNRRetry: 1}}
+		e := &end{t: t, now: now, mem: mem, key: 7, posts: []int{64, 64},
+			Connection: Connection{MTU: 256, Timeout: time.Millisecond, Retry: 1, RNRRetry: 1}}
 		e.peer = &end{t: t, now: now}
 		for _, k := range requests[:min(len(requests), 8)] {
 			e.Post(e, &Request{Kind: Kind(k & 3), RKey: 7, Length: 300, List: []Segment{{Key: 1, At: 64, N: 300}}})

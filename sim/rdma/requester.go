@@ -93,7 +93,8 @@ func (c *Connection) sendPacket(q Queue, r *Request) error {
 		return err
 	}
 	first, last := i == 0, i == r.packets-1
-	p := &Packet{PSN: psn(r.first + uint32(i)), AckRequest: last || i%askEach == askEach-1, Solicited: last && r.Solicited}
+	p := &Packet{PSN: psn(r.first + uint32(i)), AckRequest: last || i%askEach == askEach-1, Solicited: last &&
+		r.Solicited}
 	switch {
 	case first && last:
 		p.Op = SendOnly
@@ -122,14 +123,16 @@ func (c *Connection) sendPacket(q Queue, r *Request) error {
 // sendRead requests the part of a read that has not arrived.
 func (c *Connection) sendRead(q Queue, r *Request) {
 	off := r.got * c.MTU
-	q.Transmit(&Packet{Op: ReadRequest, PSN: psn(r.first + uint32(r.got)), AckRequest: true, Body: appendRETH(nil, r.At+uint64(off), r.RKey, r.Length-off)})
+	q.Transmit(&Packet{Op: ReadRequest, PSN: psn(r.first + uint32(r.got)), AckRequest: true,
+		Body: appendRETH(nil, r.At+uint64(off), r.RKey, r.Length-off)})
 	r.sent = 1
 }
 
 // stepTimers sends again what was not acknowledged in time, and gives up after the last retry.
 func (c *Connection) stepTimers(q Queue) {
 	now := q.Now()
-	if c.Timeout == 0 || len(c.requests) == 0 || c.requests[0].sent == 0 || now < c.resume || now-c.progress < c.Timeout {
+	if c.Timeout == 0 || len(c.requests) == 0 || c.requests[0].sent == 0 || now < c.resume ||
+		now-c.progress < c.Timeout {
 		return
 	}
 	if q.OnWire() {
@@ -193,7 +196,8 @@ func (c *Connection) finish(q Queue, r *Request) {
 }
 
 // rnrTimer is the time that a receiver that is not ready requests (table 45), in units of 10 µs.
-var rnrTimer = [32]time.Duration{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+var rnrTimer = [32]time.Duration{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+	1024, 1536, 2048, 3072,
 	4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152}
 
 func (c *Connection) receiveAck(q Queue, p *Packet) {

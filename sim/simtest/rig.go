@@ -26,8 +26,8 @@ type Rig struct {
 	used int
 }
 
-// New powers m on. At the end of the test it fails the test on any violation that the test did not expect, and closes everything. memory is
-// in bytes, a multiple of 4096.
+// New powers m on. At the end of the test it fails the test on any violation that the test did not expect, and closes
+// everything. memory is in bytes, a multiple of 4096.
 func New(t testing.TB, name string, m sim.Model, memory int) *Rig {
 	t.Helper()
 	r := &Rig{TB: t}

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// Serve runs a model on a vfio-user socket until the end of the test, and returns the other end of its wire, which is down, and its name for a
-// driver in this process or another.
+// Serve runs a model on a vfio-user socket until the end of the test, and returns the other end of its wire, which is
+// down, and its name for a driver in this process or another.
 func Serve(t testing.TB, m sim.Model) (port *sim.Port, far *sim.Cable, device string) {
 	t.Helper()
 	port, err := sim.New(m, sim.Options{Name: "served", Seed: 1})

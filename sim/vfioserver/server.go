@@ -137,8 +137,9 @@ type session struct {
 	hello  bool // VERSION was negotiated
 }
 
-// serve handles one request after another until the connection is closed. While it does, the server does not read the socket, unless the
-// device waits for a reply, which is behind later requests: a guest that writes registers faster than the model handles them waits.
+// serve handles one request after another until the connection is closed. While it does, the server does not read the
+// socket, unless the device waits for a reply, which is behind later requests: a guest that writes registers faster
+// than the model handles them waits.
 func (x *session) serve() error {
 	for {
 		m, err := x.conn.Next()
@@ -170,7 +171,8 @@ func (x *session) handle(m *proto.Message) (body []byte, fds []int, err error) {
 	case proto.CmdDMAUnmap:
 		body, err = x.dmaUnmap(m)
 	case proto.CmdGetInfo:
-		return proto.Encode(proto.InfoBody{Argsz: 16, Flags: proto.InfoReset | proto.InfoPCI, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), nil, nil
+		return proto.Encode(proto.InfoBody{Argsz: 16, Flags: proto.InfoReset | proto.InfoPCI, Regions: proto.NumRegions,
+			IRQs: proto.NumIRQs}), nil, nil
 	case proto.CmdGetRegionInfo:
 		return x.regionInfo(m)
 	case proto.CmdGetIRQInfo:
@@ -251,7 +253,8 @@ func (x *session) ReadDMA(iova uint64, p []byte) error {
 		var a proto.DMABody
 		data, err := proto.Decode(r.Body, &a)
 		if err != nil || a != q || len(data) != n {
-			err = fmt.Errorf("%w: reply to DMA_READ of %d bytes at %#x: %d at %#x", proto.ErrProtocol, n, iova, a.Count, a.Addr)
+			err = fmt.Errorf("%w: reply to DMA_READ of %d bytes at %#x: %d at %#x", proto.ErrProtocol, n, iova, a.Count,
+				a.Addr)
 			x.conn.Fail(err)
 			return err
 		}
@@ -302,12 +305,15 @@ func (x *session) regionInfo(m *proto.Message) ([]byte, []int, error) {
 			break
 		}
 		polled := conf.BARs[bar].Polled
-		caps := proto.Encode(proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 32 + 16}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
-			proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: uint32(len(polled))})
+		caps := proto.Encode(proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 32 + 16},
+			Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
+			proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1},
+				Areas: uint32(len(polled))})
 		for _, p := range polled {
 			caps = append(caps, proto.Encode(proto.SparseArea{Offset: p.Off, Size: p.Len})...)
 		}
-		r.Size, r.Flags = (conf.BARs[bar].Size+0xfff)&^0xfff, proto.RegionRead|proto.RegionWrite|proto.RegionMmap|proto.RegionCaps
+		r.Size, r.Flags = (conf.BARs[bar].Size+0xfff)&^0xfff,
+			proto.RegionRead|proto.RegionWrite|proto.RegionMmap|proto.RegionCaps
 		r.Argsz += uint32(len(caps))
 		if room < r.Argsz {
 			return proto.Encode(r), nil, nil

@@ -35,13 +35,18 @@ func FuzzServer(f *testing.F) {
 	hello := raw(0, proto.CmdVersion, 0, proto.VersionBody())
 	all := append([]byte(nil), hello...)
 	for i, m := range [][]byte{
-		raw(1, proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1 << 32, Size: 4096}), raw(2, proto.CmdGetInfo, 0, proto.InfoBody{Argsz: 16}),
+		raw(1, proto.CmdDMAMap, 0, proto.DMAMapBody{Argsz: 32, Flags: 3, Addr: 1 << 32, Size: 4096}),
+		raw(2, proto.CmdGetInfo, 0, proto.InfoBody{Argsz: 16}),
 		raw(3, proto.CmdGetRegionInfo, 0, proto.RegionInfoBody{Argsz: 4096, Index: proto.RegionShadow + 2}),
-		raw(4, proto.CmdGetIRQInfo, 0, proto.IRQInfoBody{Argsz: 16, Index: 2}), raw(5, proto.CmdSetIRQs, 0, proto.SetIRQsBody{Argsz: 20, Flags: 0x24, Index: 2, Count: 1}),
-		raw(6, proto.CmdRegionRead, 0, proto.AccessBody{Region: 7, Count: 256}), raw(7, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: 7, Count: 2}, uint16(6)),
+		raw(4, proto.CmdGetIRQInfo, 0, proto.IRQInfoBody{Argsz: 16, Index: 2}),
+		raw(5, proto.CmdSetIRQs, 0, proto.SetIRQsBody{Argsz: 20, Flags: 0x24, Index: 2, Count: 1}),
+		raw(6, proto.CmdRegionRead, 0, proto.AccessBody{Region: 7, Count: 256}),
+		raw(7, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: 7, Count: 2}, uint16(6)),
 		raw(8, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2)),
-		raw(9, proto.CmdWriteMulti, 0, uint64(1), proto.WriteOne{AccessBody: proto.AccessBody{Offset: 4, Count: 4}, Data: [8]byte{1}}), raw(10, proto.CmdReset, 0),
-		raw(11, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Addr: 1 << 32, Size: 4096}), raw(12, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Flags: proto.UnmapAll}),
+		raw(9, proto.CmdWriteMulti, 0, uint64(1), proto.WriteOne{AccessBody: proto.AccessBody{Offset: 4, Count: 4},
+			Data: [8]byte{1}}), raw(10, proto.CmdReset, 0),
+		raw(11, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Addr: 1 << 32, Size: 4096}),
+		raw(12, proto.CmdDMAUnmap, 0, proto.DMAUnmapBody{Argsz: 24, Flags: proto.UnmapAll}),
 		raw(13, proto.CmdDMARead, proto.FlagReply, proto.DMABody{Count: 4}, uint32(0)), raw(14, 77, 0),
 	} {
 		f.Add(append(append([]byte(nil), hello...), m...), i%2 == 0)
@@ -150,7 +155,8 @@ func served(t *testing.T, m sim.Model) (*sim.Port, *net.UnixConn) {
 	return p, sock
 }
 
-// call sends messages, with a file descriptor unless fd is negative, and reads a reply to each. It returns the body of the last.
+// call sends messages, with a file descriptor unless fd is negative, and reads a reply to each. It returns the body of
+// the last.
 func call(t *testing.T, sock *net.UnixConn, fd int, messages ...[]byte) (body []byte) {
 	t.Helper()
 	var oob []byte
@@ -178,7 +184,8 @@ func TestInterruptKinds(t *testing.T) {
 	m := &interrupter{Model: toysim.New([6]byte{2})}
 	p, sock := served(t, m)
 	var info proto.IRQInfoBody
-	must.Get(proto.Decode(call(t, sock, -1, raw(1, proto.CmdGetIRQInfo, 0, proto.IRQInfoBody{Argsz: 16, Index: proto.IRQMSI})), &info))(t)
+	must.Get(proto.Decode(call(t, sock, -1, raw(1, proto.CmdGetIRQInfo, 0,
+		proto.IRQInfoBody{Argsz: 16, Index: proto.IRQMSI})), &info))(t)
 	if info.Count != 1 || info.Flags != proto.IRQEventFD|proto.IRQNoResize {
 		t.Errorf("MSI: %+v", info)
 	}
@@ -199,7 +206,8 @@ func TestInterruptKinds(t *testing.T) {
 			unix.Read(fd, b[:])
 			return int(b[0])
 		}
-		set(fd, proto.SetIRQsBody{Flags: proto.SetTrigger | proto.SetDataEventFD, Index: c.index, Start: c.start, Count: 1})
+		set(fd, proto.SetIRQsBody{Flags: proto.SetTrigger | proto.SetDataEventFD, Index: c.index, Start: c.start,
+			Count: 1})
 		for range 2 {
 			p.Hold(func() { m.host.Interrupt(1) })
 		}
@@ -217,7 +225,8 @@ func TestInterruptKinds(t *testing.T) {
 // A client may write registers faster than the device handles them, without requesting replies, and is still served.
 func TestManyPostedWrites(t *testing.T) {
 	p, sock := served(t, toysim.New([6]byte{2}))
-	call(t, sock, -1, raw(1, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: proto.RegionConfig, Count: 2}, uint16(6)))
+	call(t, sock, -1, raw(1, proto.CmdRegionWrite, 0, proto.AccessBody{Offset: 4, Region: proto.RegionConfig, Count: 2},
+		uint16(6)))
 	const writes = 100_000
 	before := p.Counts().MMIOWrite
 	one := raw(2, proto.CmdRegionWrite, proto.FlagNoReply, proto.AccessBody{Offset: 0x28, Count: 4}, uint32(2))

@@ -7,8 +7,9 @@ import (
 // knobs survive resets, except where noted.
 type knobs struct {
 	needsReset, lie, stall, refuse, refusePairs, picky, forgetControl atomic.Bool
-	link                                                              atomic.Int32 // the reported link status; 0 for the real one
-	missed                                                            atomic.Uint64
+	// the reported link status; 0 for the real one
+	link   atomic.Int32
+	missed atomic.Uint64
 }
 
 // NeedReset sets DEVICE_NEEDS_RESET (§2.1) until the device is reset.

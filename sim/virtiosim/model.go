@@ -23,7 +23,8 @@ type Options struct {
 	MTU              uint16  // 9000 if zero
 	Pairs            uint16  // of queues, at most 16; 4 if zero
 	Limit            uint16  // entries of each queue; 256, the most, if zero
-	Fixed            bool    // queue_size cannot be changed: DPDK never writes it, so a device without that works with DPDK
+	// queue_size cannot be changed: DPDK never writes it, so a device without that works with DPDK
+	Fixed bool
 }
 
 // Model is one device. Its knobs may be set from any goroutine.
@@ -332,7 +333,8 @@ func flowOf(frame []byte) (sum int) {
 // wanted applies the receive filter (§5.1.6.5.1, §5.1.6.5.2).
 func (m *Model) wanted(frame []byte) bool {
 	to := [6]byte(frame)
-	return m.promisc || to == m.mac || to == [6]byte{255, 255, 255, 255, 255, 255} || to[0]&1 != 0 && (m.multi || m.groups[to])
+	return m.promisc || to == m.mac || to == [6]byte{255, 255, 255, 255, 255, 255} || to[0]&1 != 0 &&
+		(m.multi || m.groups[to])
 }
 
 func (m *Model) Step() bool {
@@ -379,7 +381,8 @@ func (m *Model) transmit(q *vq, chain []piece) {
 }
 
 func (m *Model) command(q *vq, chain []piece) {
-	if len(chain) != 2 || chain[0].flags&2 != 0 || chain[1].flags&2 == 0 || chain[1].len != 1 || chain[0].len < 3 || chain[0].len > 4096 {
+	if len(chain) != 2 || chain[0].flags&2 != 0 || chain[1].flags&2 == 0 || chain[1].len != 1 || chain[0].len < 3 ||
+		chain[0].len > 4096 {
 		m.host.Errorf("control command of %d descriptors", len(chain))
 		return
 	}

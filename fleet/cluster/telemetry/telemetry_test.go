@@ -110,7 +110,8 @@ func prometheusServer(t *testing.T, config string) *server {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
 	must.OK(t, os.WriteFile(file, []byte(config), 0o600))
-	s.running = start(t, nil, program(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+dir, "--web.listen-address="+s.address,
+	s.running = start(t, nil, program(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+dir,
+		"--web.listen-address="+s.address,
 		"--web.enable-remote-write-receiver", "--web.enable-otlp-receiver", "--log.level=warn")
 	until(t, "Prometheus is ready", func() error {
 		r, err := http.Get("http://" + s.address + "/-/ready")
@@ -195,7 +196,8 @@ func (s *server) query(expression string) (vector, error) {
 			for _, b := range list { // boundary rule, lower and upper bound, count
 				b := b.([]any)
 				bounds := fmt.Sprint(b[1], " ", b[2])
-				if b[0].(float64) == 3 { // both bounds belong to it: that of zero, whose width Prometheus sets itself for OTLP
+				// both bounds belong to it: that of zero, whose width Prometheus sets itself for OTLP
+				if b[0].(float64) == 3 {
 					bounds = "zero"
 				}
 				one.Buckets[bounds] = fmt.Sprint(b[3])
@@ -234,31 +236,41 @@ func (*everything) Describe(chan<- *prometheus.Desc) {}
 func (e *everything) Collect(ch chan<- prometheus.Metric) {
 	for target, values := range e.values {
 		labels := prometheus.Labels{"target": target, "zone": "ä", "job": "own"}
-		registry.Count(ch, prometheus.NewDesc("rebound_probes_total", "Probes.", nil, labels), uint64(len(values))<<40+1)
-		registry.Count(ch, prometheus.NewDesc("rebound_replies_trouble_total", "Trouble.", []string{"kind"}, labels), 3, "late")
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_change_shift_seconds", "Shift.", nil, labels), prometheus.GaugeValue, -1e-7)
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_watch_disk_bytes", "Bytes.", nil, labels), prometheus.GaugeValue, 1e9)
-		ch <- prometheus.MustNewConstSummary(prometheus.NewDesc("rebound_gap_seconds", "Gaps.", nil, labels), 7, 3.5, map[float64]float64{0.5: 0.25, 0.99: 1})
+		registry.Count(ch, prometheus.NewDesc("rebound_probes_total", "Probes.", nil, labels),
+			uint64(len(values))<<40+1)
+		registry.Count(ch, prometheus.NewDesc("rebound_replies_trouble_total", "Trouble.", []string{"kind"}, labels), 3,
+			"late")
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_change_shift_seconds", "Shift.", nil, labels),
+			prometheus.GaugeValue, -1e-7)
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("rebound_watch_disk_bytes", "Bytes.", nil, labels),
+			prometheus.GaugeValue, 1e9)
+		ch <- prometheus.MustNewConstSummary(prometheus.NewDesc("rebound_gap_seconds", "Gaps.", nil, labels), 7, 3.5,
+			map[float64]float64{0.5: 0.25, 0.99: 1})
 		for i, name := range []string{"rebound_rtt_seconds", "rebound_coarse_seconds"} {
-			ch <- registry.Histogram(prometheus.NewDesc(name, "Round trips.", nil, labels), maps.All(values), e.sums[target], int32(8-3*i), e.begin)
+			ch <- registry.Histogram(prometheus.NewDesc(name, "Round trips.", nil, labels), maps.All(values),
+				e.sums[target], int32(8-3*i), e.begin)
 		}
 	}
 }
 
-// What Prometheus scrapes, gets by remote-write, by OTLP, and by OTLP through a collector, is the same: names, labels, values, and each
-// bucket of the histograms with its bounds. After Stop no pushed series is left.
+// What Prometheus scrapes, gets by remote-write, by OTLP, and by OTLP through a collector, is the same: names, labels,
+// values, and each bucket of the histograms with its bounds. After Stop no pushed series is left.
 func TestPush(t *testing.T) {
 	program(t, "collector")
 	all := registry.New(newEverything(rand.New(rand.NewPCG(7, 7))))
 	page := free(t, 1)[0]
 	defer must.Get(registry.Listen(page, nil, all, nil, nil, slog.New(slog.DiscardHandler)))(t)()
-	s := prometheusServer(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q]}]}\n", page))
-	ways := map[string]string{"write": "http://" + s.address + "/api/v1/write", "otlp": "http://" + s.address + "/api/v1/otlp/v1/metrics", "collector": "http://" + s.collector() + "/v1/metrics"}
+	s := prometheusServer(t,
+		fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q]}]}\n", page))
+	ways := map[string]string{"write": "http://" + s.address + "/api/v1/write",
+		"otlp":      "http://" + s.address + "/api/v1/otlp/v1/metrics",
+		"collector": "http://" + s.collector() + "/v1/metrics"}
 	pushers := map[string]*push.Pusher{}
 	var log bytes.Buffer
 	for job, to := range ways {
 		r := must.Get(push.Choose(to, time.Second, func(string) string { return "" }))(t)
-		p := push.New(push.Options{To: r, Job: job, Instance: page, Start: time.Now(), Gather: all.Gather, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		p := push.New(push.Options{To: r, Job: job, Instance: page, Start: time.Now(), Gather: all.Gather,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		p.Start()
 		pushers[job] = p
 	}
@@ -326,12 +338,14 @@ func differences(got, want vector) error {
 	return fmt.Errorf("%d differences of %d: %.1000s", len(all), len(want), strings.Join(all, "\n"))
 }
 
-// A watch pushes the series that its page has, answers at once while its receiver is away, and pushes again when it is back.
+// A watch pushes the series that its page has, answers at once while its receiver is away, and pushes again when it is
+// back.
 func TestWatch(t *testing.T) {
 	program(t, "prometheus")
 	if *watch == "" {
 		*watch = filepath.Join(t.TempDir(), "watch")
-		if out, err := exec.Command("go", "build", "-C", "../../..", "-o", *watch, "./cmd/watch").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-C", "../../..", "-o", *watch,
+			"./cmd/watch").CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
@@ -348,13 +362,16 @@ func TestWatch(t *testing.T) {
 		}
 	}()
 	pages := free(t, 2)
-	s := prometheusServer(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q, %q]}]}\n", pages[0], pages[1]))
+	s := prometheusServer(t,
+		fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- {job_name: scrape, scrape_native_histograms: true, static_configs: [{targets: [%q, %q]}]}\n", pages[0], pages[1]))
 	front := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t) // between the watches and Prometheus, until it is closed
 	gone := forward(front, s.address)
 	var watches []*running
 	ways := []string{"write", "otlp/v1/metrics"}
 	for i, way := range ways { // they are on one host
-		w := start(t, []string{"OTEL_RESOURCE_ATTRIBUTES=service.instance.id=" + way}, *watch, "-transport", "socket", "-target", "udp:"+echo.LocalAddr().String(), "-rate", "20", "-listen", pages[i], "-push-url", "http://"+front.Addr().String()+"/api/v1/"+way,
+		w := start(t, []string{"OTEL_RESOURCE_ATTRIBUTES=service.instance.id=" + way}, *watch, "-transport", "socket",
+			"-target", "udp:"+echo.LocalAddr().String(), "-rate", "20", "-listen", pages[i], "-push-url",
+			"http://"+front.Addr().String()+"/api/v1/"+way,
 			"-push-interval", "1s")
 		watches = append(watches, w)
 	}
@@ -421,7 +438,8 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		text, err := os.ReadFile(w.log)
-		if err != nil || !strings.Contains(string(text), "cannot push metrics") || !strings.Contains(string(text), "pushed again") {
+		if err != nil || !strings.Contains(string(text), "cannot push metrics") ||
+			!strings.Contains(string(text), "pushed again") {
 			t.Errorf("%v, log:\n%s", err, text)
 		}
 	}

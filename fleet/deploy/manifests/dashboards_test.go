@@ -9,9 +9,9 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
-// Each dashboard is valid by Grafana's schema: missing and wrong fields of dashboards, panels, their options and queries are errors. The
-// schema does not know which types of panels exist, and ignores unknown fields of fieldConfig. Grafana itself is not used: its licence is
-// the AGPL.
+// Each dashboard is valid by Grafana's schema: missing and wrong fields of dashboards, panels, their options and
+// queries are errors. The schema does not know which types of panels exist, and ignores unknown fields of fieldConfig.
+// Grafana itself is not used: its licence is the AGPL.
 func TestDashboards(t *testing.T) {
 	plugins.RegisterDefaultPlugins()
 	files, err := filepath.Glob("../prometheus/*.json")
@@ -24,7 +24,8 @@ func TestDashboards(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d dashboard.Dashboard
-		if err := d.UnmarshalJSONStrict(text); err != nil && err.Error() != "" { // it returns an empty list of errors as an error
+		// it returns an empty list of errors as an error
+		if err := d.UnmarshalJSONStrict(text); err != nil && err.Error() != "" {
 			t.Errorf("%s: %v", file, err)
 		}
 		if err := d.Validate(); err != nil {

@@ -27,7 +27,8 @@ func render(t *testing.T, path string) (docs [][]byte) {
 			t.Fatal(err)
 		}
 		files, folder = filesys.MakeFsInMemory(), "."
-		for name, text := range map[string][]byte{"all.yaml": text, "kustomization.yaml": []byte("resources: [all.yaml]\n")} {
+		for name, text := range map[string][]byte{"all.yaml": text,
+			"kustomization.yaml": []byte("resources: [all.yaml]\n")} {
 			if err := files.WriteFile(name, text); err != nil {
 				t.Fatal(err)
 			}
@@ -74,12 +75,15 @@ func TestKubernetes(t *testing.T) {
 				continue
 			}
 			kinds = append(kinds, object.GetKind())
-			if ns := object.GetNamespace(); object.GetKind() != "Namespace" && !strings.HasPrefix(object.GetKind(), "Cluster") && ns != "rebound" {
+			if ns := object.GetNamespace(); object.GetKind() != "Namespace" &&
+				!strings.HasPrefix(object.GetKind(), "Cluster") && ns != "rebound" {
 				t.Errorf("%s: %s %s is in namespace %q", path, object.GetKind(), object.GetName(), ns)
 			}
 			// The same with one field misspelt is refused: the validator looks.
-			if broken := strings.Replace(string(doc), "securityContext:", "securityContent:", 1); broken != string(doc) {
-				if _, err := validate(v, []byte(broken)); err == nil || !strings.Contains(err.Error(), "securityContent") {
+			if broken := strings.Replace(string(doc), "securityContext:", "securityContent:",
+				1); broken != string(doc) {
+				if _, err := validate(v, []byte(broken)); err == nil ||
+					!strings.Contains(err.Error(), "securityContent") {
 					t.Errorf("%s: an unknown field passes: %v", path, err)
 				}
 			}

@@ -134,7 +134,8 @@ func FromValue(v model.Value) ([]Series, error) {
 			sum := 0.0
 			for _, b := range m.Buckets {
 				if sum += b.Count; !(b.Low <= b.High) || !(b.Count >= 0 && sum < maxCount) {
-					return nil, fmt.Errorf("a bucket of its answer is from %v to %v and counts %v", b.Low, b.High, b.Count)
+					return nil, fmt.Errorf("a bucket of its answer is from %v to %v and counts %v", b.Low, b.High,
+						b.Count)
 				}
 			}
 		}

@@ -17,7 +17,8 @@ var ErrNothing = errors.New("Prometheus has no data")
 // Report makes a report from a histogram that was read at from, and every step after it: each non-empty window is
 // a run.
 func Report(moments []Moment, from time.Time, step time.Duration, windows int) (*report.Report, error) {
-	out := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Start: from, End: from.Add(time.Duration(windows) * step),
+	out := &report.Report{Schema: report.Schema, Tool: "bench", Metric: report.RoundTrip, Start: from,
+		End:      from.Add(time.Duration(windows) * step),
 		Interval: step.Nanoseconds()}
 	main := &latency.Series{Name: latency.MainSeries}
 	resets, coarser := 0, 0
@@ -44,13 +45,16 @@ func Report(moments []Moment, from time.Time, step time.Duration, windows int) (
 		out.Runs = append(out.Runs, latency.Run{Start: iv.Start, End: iv.End})
 	}
 	if len(main.Intervals) == 0 {
-		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", ErrNothing, from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: no round trip was counted from %s to %s", ErrNothing,
+			from.UTC().Format(time.RFC3339), out.End.UTC().Format(time.RFC3339))
 	}
 	if resets > 0 {
-		out.Notes = append(out.Notes, "left out "+sanitize.Count(resets, "window")+" in which the watch was started again")
+		out.Notes = append(out.Notes, "left out "+sanitize.Count(resets, "window")+
+			" in which the watch was started again")
 	}
 	if coarser > 0 {
-		out.Notes = append(out.Notes, "left out "+sanitize.Count(coarser, "window")+" in which the resolution of the histogram changed")
+		out.Notes = append(out.Notes, "left out "+sanitize.Count(coarser, "window")+
+			" in which the resolution of the histogram changed")
 	}
 	main.Sum()
 	out.Series = []*latency.Series{main}
@@ -85,7 +89,8 @@ func difference(a, b *Moment) (h *latency.Histogram, width float64, err error) {
 			continue
 		}
 		low := max(k.Low, 0)
-		values, counts = append(values, int64(math.Round(min((low+k.High)/2*1e9, math.MaxInt64/2)))), append(counts, int64(math.Round(n)))
+		values, counts = append(values, int64(math.Round(min((low+k.High)/2*1e9, math.MaxInt64/2)))),
+			append(counts, int64(math.Round(n)))
 		if low > 0 && k.High > 0 {
 			width = max(width, (k.High-low)/k.High)
 		}

@@ -162,7 +162,8 @@ func readNG(r *bufio.Reader) (times []int64, err error) {
 			id = int(order.Uint16(body[0:]))
 		}
 		if id >= len(clocks) {
-			return nil, fmt.Errorf("packet %d is of interface %d, and the section has %d", len(times)+1, id, len(clocks))
+			return nil, fmt.Errorf("packet %d is of interface %d, and the section has %d", len(times)+1, id,
+				len(clocks))
 		}
 		at, err := clocks[id].time(uint64(order.Uint32(body[4:]))<<32 | uint64(order.Uint32(body[8:])))
 		if err != nil {

@@ -17,15 +17,18 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-var packets = []time.Time{time.Unix(1_700_000_000, 123_456_000), time.Unix(1_700_000_000, 123_999_000), time.Unix(1_700_000_001, 5_000), time.Unix(1_700_000_001, 5_000)}
+var packets = []time.Time{time.Unix(1_700_000_000, 123_456_000), time.Unix(1_700_000_000, 123_999_000),
+	time.Unix(1_700_000_001, 5_000), time.Unix(1_700_000_001, 5_000)}
 
 // samples are files that gopacket wrote.
 func samples(t testing.TB) map[string][]byte {
 	t.Helper()
 	data := make([]byte, 61) // padded in pcapng
 	var micro, nano, ng bytes.Buffer
-	w, n, g := pcapgo.NewWriter(&micro), pcapgo.NewWriterNanos(&nano), must.Get(pcapgo.NewNgWriter(&ng, layers.LinkTypeEthernet))(t)
-	must.OK(t, errors.Join(w.WriteFileHeader(96, layers.LinkTypeEthernet), n.WriteFileHeader(96, layers.LinkTypeEthernet)))
+	w, n, g := pcapgo.NewWriter(&micro), pcapgo.NewWriterNanos(&nano),
+		must.Get(pcapgo.NewNgWriter(&ng, layers.LinkTypeEthernet))(t)
+	must.OK(t, errors.Join(w.WriteFileHeader(96, layers.LinkTypeEthernet),
+		n.WriteFileHeader(96, layers.LinkTypeEthernet)))
 	for _, at := range packets {
 		info := gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(data), Length: len(data) + 7}
 		must.OK(t, errors.Join(w.WritePacket(info, data), n.WritePacket(info, data), g.WritePacket(info, data)))
@@ -91,7 +94,9 @@ func TestClocksOfInterfaces(t *testing.T) {
 		}
 		file := bytes.Join([][]byte{
 			block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff)),
-			face(), face(option(optionResolution, 9), option(0)), face(option(2, 'e', 't', 'h', '0', '!'), option(optionResolution, 0x80|10)), face(option(optionOffset, offset...)),
+			face(), face(option(optionResolution, 9), option(0)),
+			face(option(2, 'e', 't', 'h', '0', '!'), option(optionResolution, 0x80|10)),
+			face(option(optionOffset, offset...)),
 			block(order, 4, word(1, 2, 3)), // name resolution
 			packet(0, 7), packet(1, 7), packet(2, 1024), packet(3, 7), packet(1, 1<<60),
 		}, nil)
@@ -100,14 +105,16 @@ func TestClocksOfInterfaces(t *testing.T) {
 			t.Errorf("%v: %v, %v, want %v", order, got, err, want)
 		}
 		// A second section has separate interfaces.
-		again := append(slices.Clone(file), block(order, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))...)
+		again := append(slices.Clone(file), block(order, sectionHeader,
+			word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))...)
 		_, err = Read(bytes.NewReader(append(again, packet(0, 7)...)))
 		check.Fails(t, "a packet of an interface that was not described", err, nil, "interface 0")
 	}
 }
 
 func TestNoCapture(t *testing.T) {
-	for name, text := range map[string]string{"empty": "", "short": "abc", "text": "time,rtt\n1,2\n", "a gzip": "\x1f\x8b\x08\x00\x00"} {
+	for name, text := range map[string]string{"empty": "", "short": "abc", "text": "time,rtt\n1,2\n",
+		"a gzip": "\x1f\x8b\x08\x00\x00"} {
 		check.Fails(t, name, check.Err(Read(strings.NewReader(text))), nil, "not a pcap or pcapng file")
 	}
 	check.Fails(t, "a missing file", check.Err(ReadFile("/no/such/file")), nil)

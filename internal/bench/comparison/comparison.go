@@ -35,9 +35,11 @@ type Open func(name string, o *foreign.Options) (rep *report.Report, remarks []s
 // Command compares the reports that args name, which open reads. help is the whole help of the program's command.
 func Command(e *command.Env, args []string, help string, open Open) error {
 	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
-	html := fs.String("html", "", "also write the comparison as one self-contained page to `FILE`, with overlaid curves")
-	limits := fs.String("fail-if", "", "exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
-		"and with 1 if that cannot be determined; a relative and an absolute part must both be exceeded")
+	html := fs.String("html", "",
+		"also write the comparison as one self-contained page to `FILE`, with overlaid curves")
+	limits := fs.String("fail-if", "",
+		"exit with 3 if B, or any further report, is slower than A by more than `LIMITS` allow, like 'p99>+5%+200ns',\n"+
+			"and with 1 if that cannot be determined; a relative and an absolute part must both be exceeded")
 	verbose := fs.Bool("v", false, "print all percentiles and notes, how they were tested, and the counts of frames")
 	asJSON := fs.Bool("json", false, "print the comparison as JSON: answer, verdicts, shifts and intervals in ns")
 	markdown := fs.Bool("markdown", false, "print the answer and the table as Markdown, for a ticket")

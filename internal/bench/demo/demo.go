@@ -78,7 +78,8 @@ func reexecute(args []string) error {
 	for {
 		select {
 		case <-signals:
-			_ = c.Process.Signal(unix.SIGTERM) // if the terminal sent one as well, this is the second, which ends it immediately
+			// if the terminal sent one as well, this is the second, which ends it immediately
+			_ = c.Process.Signal(unix.SIGTERM)
 		case err := <-done:
 			var ended *exec.ExitError
 			if errors.As(err, &ended) && ended.ExitCode() >= 0 {
@@ -129,8 +130,10 @@ func (d *demo) run(o measure.Plan) (*measure.Result, error) {
 	}
 	defer func() { _ = stop() }()
 	for _, s := range d.sides() {
-		o.Variants = append(o.Variants, measure.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(), Proto: probe.ICMP,
-			Rates: []float64{0}, Sizes: []int{98}, Iface: testbed.NearIface, Source: netip.MustParseAddr(testbed.NearAddress), Driver: "afpacket",
+		o.Variants = append(o.Variants, measure.Settings{Name: s.name, Target: netip.MustParsePrefix(s.prefix).Addr(),
+			Proto: probe.ICMP,
+			Rates: []float64{0}, Sizes: []int{98}, Iface: testbed.NearIface,
+			Source: netip.MustParseAddr(testbed.NearAddress), Driver: "afpacket",
 			Transport: "raw", Timeout: 10 * time.Second})
 		if s.driver == "" {
 			continue
@@ -138,7 +141,8 @@ func (d *demo) run(o measure.Plan) (*measure.Result, error) {
 		if err := stop(); err != nil { // the last one keeps running, for its MAC address
 			return nil, err
 		}
-		r := &testbed.Responder{Bed: bed, Program: d.program, Driver: s.driver, Unprivileged: d.unprivileged, Core: core}
+		r := &testbed.Responder{Bed: bed, Program: d.program, Driver: s.driver, Unprivileged: d.unprivileged,
+			Core: core}
 		if err := r.Start(); err != nil {
 			return nil, err
 		}
@@ -160,9 +164,11 @@ func (d *demo) run(o measure.Plan) (*measure.Result, error) {
 			}
 		}
 		err := r.Start()
-		s.Notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started for each slice: %s", r.Core, r.Ready)}
+		s.Notes = []string{fmt.Sprintf("answered by the responder on CPU %d, started for each slice: %s", r.Core,
+			r.Ready)}
 		if r.Driver == "xdp" {
-			s.Notes = []string{fmt.Sprintf("answered by the responder's program in the kernel, which takes no CPU time in user space; started for each slice: %s", r.Ready)}
+			s.Notes = []string{fmt.Sprintf(
+				"answered by the responder's program in the kernel, which takes no CPU time in user space; started for each slice: %s", r.Ready)}
 		}
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 
 // The sender is delayed once, for 20 ms at a mean rate of 10000 probes per second. 200 probes should have been sent
 // meanwhile; they are sent late, and answered immediately. From the intended times about half of them took over 10 ms.
-// From the actual ones only the delayed probe did: that is the coordinated omission. A Poisson process intends 100 probes
-// in the first 10 ms of the delay on average, and fewer than 40 with a probability of 10^-11.
+// From the actual ones only the delayed probe did: that is the coordinated omission. A Poisson process intends 100
+// probes in the first 10 ms of the delay on average, and fewer than 40 with a probability of 10^-11.
 func TestCoordinatedOmission(t *testing.T) {
 	for _, x := range []struct {
 		name     string
@@ -39,10 +39,12 @@ func TestCoordinatedOmission(t *testing.T) {
 		above := func(name string) int64 { return series(rec)(name).CountAbove(half) }
 		corrected, actual, lag := above(latency.MainSeries), above(latency.UncorrectedSeries), above(latency.LagSeries)
 		if corrected < x.least {
-			t.Errorf("%s: %d round trips above %d ns from the intended send, want %d or more", x.name, corrected, half, x.least)
+			t.Errorf("%s: %d round trips above %d ns from the intended send, want %d or more", x.name, corrected, half,
+				x.least)
 		}
 		if actual < 1 || actual > corrected/4 {
-			t.Errorf("%s: %d round trips above %d ns from the actual send, %d from the intended one", x.name, actual, half, corrected)
+			t.Errorf("%s: %d round trips above %d ns from the actual send, %d from the intended one", x.name, actual,
+				half, corrected)
 		}
 		if lag < x.least-1 {
 			t.Errorf("%s: send lag: %d above %d ns", x.name, lag, half)
@@ -64,7 +66,8 @@ func TestBurstsAreSentTogether(t *testing.T) {
 		if at != first {
 			t.Errorf("probe %d is due %d ticks after the first of its burst", i, at-first)
 		}
-		if want := s.window.slots[0].intended + testClock.Ticks(time.Duration(i/10)*10*time.Millisecond); at > want+2 || at < want-2 {
+		if want := s.window.slots[0].intended + testClock.Ticks(time.Duration(i/10)*10*time.Millisecond); at > want+2 ||
+			at < want-2 {
 			t.Errorf("probe %d is due at %d, want %d", i, at, want)
 		}
 	}

@@ -53,7 +53,8 @@ func TestAwayAtTheEnd(t *testing.T) {
 		}
 		s, rec := stream(t, f, rate, 20*time.Millisecond, nil)
 		must.OK(t, s.Run(Limit{Count: 1}, new(atomic.Bool)))
-		if c := s.Counts(); c.Unanswered() != 0 || c.Received+c.Late != 1 || series(rec)(latency.MainSeries).Count != 1 {
+		if c := s.Counts(); c.Unanswered() != 0 || c.Received+c.Late != 1 ||
+			series(rec)(latency.MainSeries).Count != 1 {
 			t.Errorf("rate %v: %+v, %d lost", rate, c, c.Unanswered())
 		}
 	}
@@ -74,7 +75,8 @@ func TestStop(t *testing.T) {
 			s, rec := stream(t, f, rate, time.Minute, nil)
 			must.OK(t, s.Run(Limit{}, &stop))
 			recorded := map[bool]int64{true: 101, false: 100}[answered]
-			if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 101-recorded || c.Sent != recorded || c.Received != recorded ||
+			if c := s.Counts(); c.Unanswered() != 0 || c.Abandoned != 101-recorded || c.Sent != recorded ||
+				c.Received != recorded ||
 				series(rec)(latency.MainSeries).Count != recorded {
 				t.Errorf("rate %v, the last probe is answered: %t: %+v", rate, answered, c)
 			}

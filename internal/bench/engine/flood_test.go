@@ -78,18 +78,22 @@ func TestFlood(t *testing.T) {
 		}
 		s, rec := stream(t, f, rate, time.Minute, func(o *Options) {
 			o.Codec = codec(t, func(f *probe.Flow) {
-				f.Layer, f.SrcMAC, f.DstMAC, f.Size = probe.Frame, [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}, 90
+				f.Layer, f.SrcMAC, f.DstMAC, f.Size = probe.Frame, [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2},
+					90
 			})
 			o.Answer = answerTo(question)
 		})
 		must.OK(t, s.Run(Limit{Count: probes}, new(atomic.Bool)))
 		c := s.Counts()
-		if c.Sent != probes || c.Received != probes || c.Unanswered() != 0 || c.Unsent != 0 || c.Late != 0 || series(rec)("rtt").Count != probes {
+		if c.Sent != probes || c.Received != probes || c.Unanswered() != 0 || c.Unsent != 0 || c.Late != 0 ||
+			series(rec)("rtt").Count != probes {
 			t.Errorf("rate %v: %+v, want %d sent and received", rate, c, probes)
 		}
-		if again := int64((probes - 1) * each / 6); c.Duplicates != again || c.Corrupt != int64(corrupt) || c.Spoiled != 0 || c.Refused != 0 ||
+		if again := int64((probes - 1) * each / 6); c.Duplicates != again || c.Corrupt != int64(corrupt) ||
+			c.Spoiled != 0 || c.Refused != 0 ||
 			c.Foreign != int64(probes*each)-again-int64(corrupt) || answers != questions {
-			t.Errorf("rate %v: %+v; %d of %d questions answered; want %d duplicates, %d corrupt", rate, c, answers, questions, again, corrupt)
+			t.Errorf("rate %v: %+v; %d of %d questions answered; want %d duplicates, %d corrupt", rate, c, answers,
+				questions, again, corrupt)
 		}
 	}
 }

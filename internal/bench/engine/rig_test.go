@@ -103,13 +103,15 @@ var testClock = func() *latency.Clock {
 // codec makes probes of a flow with some changes.
 func codec(t *testing.T, change func(*probe.Flow)) *probe.Codec {
 	t.Helper()
-	f := probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+	f := probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
+		Dst:     netip.MustParseAddr("10.0.0.2"),
 		SrcPort: 50000, DstPort: 7, Run: 1, Size: 60}
 	change(&f)
 	return must.Get(probe.New(f))(t)
 }
 
-func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change func(*Options)) (*Stream, *latency.Recorder) {
+func stream(t *testing.T, p Port, rate float64, timeout time.Duration, change func(*Options)) (*Stream,
+	*latency.Recorder) {
 	t.Helper()
 	rec := must.Get(latency.NewRecorder(testClock, latency.RecorderOptions{OpenLoop: rate > 0}))(t)
 	o := Options{Port: p, Codec: codec(t, func(*probe.Flow) {}), Recorder: rec, Rate: rate, Timeout: timeout}

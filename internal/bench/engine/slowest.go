@@ -8,7 +8,8 @@ const slowestKept = 1000
 // Slow is one of the slowest round trips. All times are in ticks.
 type Slow struct {
 	Intended, Sent, Seen uint64 // Intended is equal to Sent in a closed loop
-	Away                 uint64 // the part of Intended to Seen during which the bench stalled: late polls of the receive ring
+	// the part of Intended to Seen during which the bench stalled: late polls of the receive ring
+	Away uint64
 
 	Left   uint64 // after the port took it
 	Looked uint64 // the last poll of the receive ring before Seen that found nothing
@@ -16,7 +17,8 @@ type Slow struct {
 	Kernel Kernel
 }
 
-// Kernel has the kernel's timestamps of a probe, in ns of CLOCK_REALTIME, and how that clock is related to ticks. It is zero without them.
+// Kernel has the kernel's timestamps of a probe, in ns of CLOCK_REALTIME, and how that clock is related to ticks. It is
+// zero without them.
 type Kernel struct {
 	Sent, Seen   int64  // when it gave the probe to the driver, and took the reply from it; 0 if unknown
 	Wall         int64  // what the clock showed

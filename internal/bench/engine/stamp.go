@@ -27,9 +27,9 @@ type stampState struct {
 	// The measured replies of this run: the first and the last by number, and how many there are.
 	first, latest pair
 	replies       int64
-	// copies counts the packets of the reflector that answer a probe again: the network duplicated the probe on its way there. The
-	// greatest number among them and the first replies is highest; far remembers the latest numbers, each plus one, to
-	// recognise replies that were duplicated on their way back.
+	// copies counts the packets of the reflector that answer a probe again: the network duplicated the probe on its way
+	// there. The greatest number among them and the first replies is highest; far remembers the latest numbers, each
+	// plus one, to recognise replies that were duplicated on their way back.
 	copies  int64
 	highest uint32
 	far     []uint64
@@ -55,9 +55,10 @@ type STAMP struct {
 	WorstError   float64 // the greatest error that it states, in nanoseconds
 	NoEstimate   bool    // it sent a multiplier of 0, which is invalid (RFC 4656 §4.1.2)
 	TTL          uint8   // the lowest hop limit with which a probe arrived
-	Impossible   int64   // residence times that are negative or exceed the round trip: left out of residence and network
-	ZeroSSID     bool    // it returned the session identifier as 0
-	PTP          bool    // its timestamps are in PTP format
+	// residence times that are negative or exceed the round trip: left out of residence and network
+	Impossible int64
+	ZeroSSID   bool // it returned the session identifier as 0
+	PTP        bool // its timestamps are in PTP format
 
 	// Negative one-way delays, which are caused by clock errors; they count as 0.
 	NegativeThere, NegativeBack int64
@@ -82,11 +83,15 @@ type TLVAnswers struct {
 }
 
 func newStampState(rec *latency.Recorder, f probe.Flow, stop bool, window int) *stampState {
-	s := &stampState{far: make([]uint64, window), network: rec.Track(networkSeries), residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries), back: rec.Track(latency.BackSeries),
-		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(), sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
+	s := &stampState{far: make([]uint64, window), network: rec.Track(networkSeries),
+		residence: rec.Track(latency.ResidenceSeries), there: rec.Track(latency.ThereSeries),
+		back:     rec.Track(latency.BackSeries),
+		estimate: OwnEstimate(), ssid: f.Test.SSID, tos: f.TOS, stop: stop, tai: taiOffset(),
+		sum: STAMP{TTL: math.MaxUint8, Synchronised: true}}
 	for _, a := range f.Test.Ask {
 		if a.Type != probe.HMAC {
-			s.sum.TLVs = append(s.sum.TLVs, TLVAnswers{Type: a.Type, First: make([]byte, len(a.Value)), Latest: make([]byte, len(a.Value))})
+			s.sum.TLVs = append(s.sum.TLVs, TLVAnswers{Type: a.Type, First: make([]byte, len(a.Value)),
+				Latest: make([]byte, len(a.Value))})
 		}
 	}
 	return s
@@ -134,8 +139,9 @@ func (s *stampState) begin() { s.replies, s.copies = 0, 0 }
 
 // end adds a run to the sums. Between the first and the last probe that were answered, probes that the reflector did
 // not count were lost on the way there, and those that it counted without a reply here were lost on the way back. For
-// losses before or after that, the direction is unknown. The reflector also counts copies of probes that the network made on the way there:
-// those whose reply arrived are subtracted. For as many losses as there may be copies whose replies were lost, the direction is unknown.
+// losses before or after that, the direction is unknown. The reflector also counts copies of probes that the network
+// made on the way there: those whose reply arrived are subtracted. For as many losses as there may be copies whose
+// replies were lost, the direction is unknown.
 func (s *stampState) end() {
 	if s.replies == 0 {
 		return
@@ -150,9 +156,9 @@ func (s *stampState) end() {
 	s.replies = 0
 }
 
-// hiddenCopies bounds how many copies of probes a reflector has counted beyond those that were seen, if it sent all packets and lost of
-// them did not arrive: either of a copy and the original may be among them. The bound exceeds the expected number by three
-// standard deviations.
+// hiddenCopies bounds how many copies of probes a reflector has counted beyond those that were seen, if it sent all
+// packets and lost of them did not arrive: either of a copy and the original may be among them. The bound exceeds the
+// expected number by three standard deviations.
 func hiddenCopies(seen, lost, all int64) int64 {
 	if seen == 0 || lost <= 0 {
 		return 0
@@ -180,7 +186,8 @@ func (s *stampState) fresh(number uint32) bool {
 }
 
 // errZeroSSID means that the reflector returned a zeroed session identifier, as reflectors without support for it do.
-var errZeroSSID = errors.New("the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
+var errZeroSSID = errors.New(
+	"the reflector zeroes the session identifier (it does not know RFC 8972), and -stamp-zero-ssid is stop")
 
 // handleReply handles every good reply, including those of the warm-up.
 func (s *stampState) handleReply(r *probe.Reply) error {
@@ -209,8 +216,8 @@ const (
 	estimatePTP  = 1 << 14 // Z: times are in PTP's format, not NTP's (RFC 8762 §4.2.1, RFC 8186 §2.1)
 )
 
-// record records one measured reply, and returns what it says of the reflector's part. Residence only uses the reflector's
-// clock; one-way delays use both clocks.
+// record records one measured reply, and returns what it says of the reflector's part. Residence only uses the
+// reflector's clock; one-way delays use both clocks.
 func (s *stampState) record(stream *Stream, slot *slot, at uint64) Far {
 	r := &stream.reply.Stamped
 	p := pair{stream.reply.Seq, r.Seq}
@@ -253,16 +260,16 @@ func (s *stampState) record(stream *Stream, slot *slot, at uint64) Far {
 	return far
 }
 
-// FarOf returns what a reply says of the reflector's part of a round trip of rtt ns. One-way delays are left out, because they need this
-// host's wall clock.
+// FarOf returns what a reply says of the reflector's part of a round trip of rtt ns. One-way delays are left out,
+// because they need this host's wall clock.
 func FarOf(r *probe.Stamped, rtt int64) Far {
 	ptp := r.ErrorEstimate&estimatePTP != 0
 	far, took := unknownFar, between(r.T2, r.T3, ptp)
 	switch {
 	case took < 0:
 	case took > rtt:
-		// T2 is when the reflector's iteration began. It was held up before it looked at its queue, and the probe came meanwhile: all
-		// of that bounds the wait, which ends at T3, as the way there does.
+		// T2 is when the reflector's iteration began. It was held up before it looked at its queue, and the probe came
+		// meanwhile: all of that bounds the wait, which ends at T3, as the way there does.
 		far.Residence, far.Seen = 0, unixNS(r.T3, ptp)
 		if timing(&far, r, ptp); far.Wait >= 0 {
 			far.Wait += took
@@ -281,7 +288,8 @@ func timing(far *Far, r *probe.Stamped, ptp bool) {
 	}
 	for i := range r.Answers {
 		a := &r.Answers[i]
-		if a.Type != probe.HostTiming || !a.Usable() || len(a.Value) != fastpath.TimingLength || a.Value[4]&fastpath.TimingLoop == 0 {
+		if a.Type != probe.HostTiming || !a.Usable() || len(a.Value) != fastpath.TimingLength ||
+			a.Value[4]&fastpath.TimingLoop == 0 {
 			continue
 		}
 		if wait := between(be.Uint64(a.Value[8:]), r.T2, ptp); wait >= 0 {

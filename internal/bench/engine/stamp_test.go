@@ -21,10 +21,11 @@ import (
 // mirror is a reflector that takes 3 us and whose clock is ahead of this host's by offset.
 type mirror struct {
 	*fake
-	stateful            bool
-	count               uint32
-	there, back         []int // the sends, counted from 0, that are lost in each direction
-	copyThere, copyBack []int // those that are duplicated; the reply to a copy is lost if its number plus 1000 is in back
+	stateful    bool
+	count       uint32
+	there, back []int // the sends, counted from 0, that are lost in each direction
+	// those that are duplicated; the reply to a copy is lost if its number plus 1000 is in back
+	copyThere, copyBack []int
 	offset              time.Duration
 	ptp                 bool
 	tai                 int64
@@ -91,9 +92,13 @@ func (m *mirror) run(t *testing.T, count int64, runs int, ends error) (*Stream, 
 	t.Helper()
 	m.fake = &fake{onSend: m.send}
 	m.estimate = max(m.estimate, 0x8000|20<<8|9)
-	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) { // longer than a busy machine delays a thread
+	// longer than a busy machine delays a thread
+	s, rec := stream(t, m.fake, 0, 400*time.Millisecond, func(o *Options) {
 		test := probe.TestPacket{SSID: 7, Ask: m.ask}
-		o.Codec = codec(t, func(f *probe.Flow) { f.Proto, f.DstPort, f.Size, f.Test = probe.STAMP, 862, 86+test.Extra(), test })
+		o.Codec = codec(t, func(f *probe.Flow) {
+			f.Proto, f.DstPort, f.Size, f.Test = probe.STAMP, 862, 86+test.Extra(),
+				test
+		})
 		o.StopAtZero = m.zero
 	})
 	if s.stamp.tai = m.tai; m.noTAI {
@@ -139,14 +144,17 @@ func TestLossEachWay(t *testing.T) {
 		{name: "stateless", there: []int{4, 5}, back: []int{8}, stateless: true, runs: 1, lost: 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &mirror{stateful: !c.stateless, there: c.there, back: c.back, copyThere: c.copyThere, copyBack: c.copyBack}
+			m := &mirror{stateful: !c.stateless, there: c.there, back: c.back, copyThere: c.copyThere,
+				copyBack: c.copyBack}
 			s, _ := m.run(t, 12, c.runs, nil)
 			n, got := s.Counts(), s.STAMP()
-			if n.Unanswered() != c.lost || n.Corrupt != 0 || n.Duplicates != 0 && c.copyThere == nil && c.copyBack == nil || n.Stray != 0 {
+			if n.Unanswered() != c.lost || n.Corrupt != 0 || n.Duplicates != 0 && c.copyThere == nil &&
+				c.copyBack == nil || n.Stray != 0 {
 				t.Errorf("%+v %v, want %d lost", n, s.Fields, c.lost)
 			}
 			if got.Stateful == c.stateless || got.LostThere != c.wantThere || got.LostBack != c.wantBack {
-				t.Errorf("stateful %t, lost %d there and %d back, want %d and %d", got.Stateful, got.LostThere, got.LostBack, c.wantThere, c.wantBack)
+				t.Errorf("stateful %t, lost %d there and %d back, want %d and %d", got.Stateful, got.LostThere,
+					got.LostBack, c.wantThere, c.wantBack)
 			}
 		})
 	}
@@ -162,7 +170,8 @@ func TestResidence(t *testing.T) {
 	if d := rtt.Sum - network.Sum; d < 12*3000-24 || d > 12*3000+24 {
 		t.Errorf("round trips and network differ by %v ns", d)
 	}
-	if got := s.STAMP(); !got.Synchronised || math.Abs(got.WorstError-estimateNS(20<<8|9)) > 1 || got.TTL != 62 || got.ZeroSSID {
+	if got := s.STAMP(); !got.Synchronised || math.Abs(got.WorstError-estimateNS(20<<8|9)) > 1 || got.TTL != 62 ||
+		got.ZeroSSID {
 		t.Errorf("%+v", got)
 	}
 }
@@ -180,7 +189,8 @@ func TestOneWay(t *testing.T) {
 		if there.Count != 50 || there.Min < hour-1000 || there.Max > hour+rtt.Max+1000 {
 			t.Errorf("%s: there %d, %d to %d ns", name, there.Count, there.Min, there.Max)
 		}
-		if got := s.STAMP(); back.Count != 50 || back.Max != 0 || got.NegativeBack != 50 || got.NegativeThere != 0 || got.PTP != m.ptp {
+		if got := s.STAMP(); back.Count != 50 || back.Max != 0 || got.NegativeBack != 50 || got.NegativeThere != 0 ||
+			got.PTP != m.ptp {
 			t.Errorf("%s: back %d, up to %d ns, %+v", name, back.Count, back.Max, got)
 		}
 	}
@@ -190,8 +200,9 @@ func TestOneWay(t *testing.T) {
 	}
 }
 
-// A responder's loop that was interrupted after T2, and before it looked at its queue, reports more time from T2 to T3 than the round trip took.
-// All of it bounds how long the probe waited for the loop; it is no residence. With T3 before T2 nothing is known.
+// A responder's loop that was interrupted after T2, and before it looked at its queue, reports more time from T2 to T3
+// than the round trip took. All of it bounds how long the probe waited for the loop; it is no residence. With T3 before
+// T2 nothing is known.
 func TestInterruptedAfterT2(t *testing.T) {
 	const hour, ms = int64(time.Hour), int64(time.Millisecond)
 	for name, c := range map[string]struct {
@@ -226,13 +237,15 @@ func TestInterruptedAfterT2(t *testing.T) {
 	}
 }
 
-// The reflector was interrupted between T2 and its look at the queue: the way there and the wait end at T3, and the way back is known.
+// The reflector was interrupted between T2 and its look at the queue: the way there and the wait end at T3, and the way
+// back is known.
 func TestOneWayOfStaleT2(t *testing.T) {
 	began := time.Now().UnixNano()
 	s, _ := (&mirror{took: time.Hour}).run(t, 12, 1, nil)
 	for _, k := range s.Slowest() {
 		rtt := testClock.Between(k.Sent, k.Seen)
-		if off := k.Far.There + k.Far.Back - rtt; off < -2000 || off > 2000 || k.Far.Back < 50_000 { // the mirror's replies take 100 µs
+		// the mirror's replies take 100 µs
+		if off := k.Far.There + k.Far.Back - rtt; off < -2000 || off > 2000 || k.Far.Back < 50_000 {
 			t.Errorf("there %d, back %d of %d ns", k.Far.There, k.Far.Back, rtt)
 		}
 		if k.Far.Seen < began {
@@ -250,7 +263,8 @@ func TestZeroSSID(t *testing.T) {
 func TestTLVsNotUnderstood(t *testing.T) {
 	ask := must.Get(probe.ParseAsk("location"))(t)
 	s, _ := (&mirror{ask: []probe.Ask{ask}}).run(t, 5, 1, nil)
-	if got := s.STAMP().TLVs; len(got) != 1 || got[0].Unrecognized != 5 || got[0].Answered != 0 || s.Counts().Received != 5 {
+	if got := s.STAMP().TLVs; len(got) != 1 || got[0].Unrecognized != 5 || got[0].Answered != 0 ||
+		s.Counts().Received != 5 {
 		t.Errorf("%+v, %+v", got, s.Counts())
 	}
 }

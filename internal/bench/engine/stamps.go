@@ -20,7 +20,8 @@ type Stamper struct {
 // EnableTimestamps.
 func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
 	one := active.RxPTP // such a card timestamps one frame at a time, so that probes of stamped replies may have none
-	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware && active.TxHardware && !one}}
+	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware &&
+		active.TxHardware && !one}}
 }
 
 // stamps pairs the kernel's and the card's timestamps of a probe and of its reply.
@@ -118,8 +119,8 @@ func (s *stamps) pair(e *stamped) {
 	}
 }
 
-// keep returns the kernel's timestamps of the probe seq, whose reply was just received and is kept among the slowest. The card's clock has
-// no known relation to ticks.
+// keep returns the kernel's timestamps of the probe seq, whose reply was just received and is kept among the slowest.
+// The card's clock has no known relation to ticks.
 func (s *stamps) keep(seq uint32) (k Kernel) {
 	e := &s.ring[seq&s.mask]
 	if e.seq != seq || e.rx[0] == 0 {

@@ -16,10 +16,13 @@ import (
 func TestTimestamps(t *testing.T) {
 	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
 	f.onSend = func(n int, b []byte) {
-		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}, 0}, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, 0})
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000}, 0},
+			txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2500, Hardware: true}, 0})
 		f.reply(b, 0)
 	}
-	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
+	s, rec := stream(t, f, 0, 20*time.Second, func(o *Options) {
+		o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true})
+	})
 	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
 	get := series(rec)
 	if h := get(latency.KernelSeries); h.Count != 10 || h.Min != 3000 || h.Max != 3000 {
@@ -58,7 +61,8 @@ func TestLateTimestamps(t *testing.T) {
 	}
 }
 
-// The slowest round trips have the kernel's timestamps, also those that arrive after the reply, and what its clock showed.
+// The slowest round trips have the kernel's timestamps, also those that arrive after the reply, and what its clock
+// showed.
 func TestSlowestHaveTimestamps(t *testing.T) {
 	f := &fake{stamp: nic.Timestamp{Nanoseconds: 5000}}
 	f.onSend = func(n int, b []byte) {
@@ -69,7 +73,10 @@ func TestSlowestHaveTimestamps(t *testing.T) {
 		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000 + int64(n)}, due})
 		f.reply(b, 0)
 	}
-	s, _ := stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{RxSoftware: true, TxSoftware: true}) })
+	s, _ := stream(t, f, 0, time.Second, func(o *Options) {
+		o.Stamps = NewStamper(f,
+			nic.Timestamping{RxSoftware: true, TxSoftware: true})
+	})
 	before := time.Now().UnixNano()
 	must.OK(t, s.Run(Limit{Count: 10}, new(atomic.Bool)))
 	after := time.Now().UnixNano()
@@ -119,7 +126,8 @@ func TestSlew(t *testing.T) {
 	for _, c := range []struct {
 		wall time.Duration
 		want float64
-	}{{tenth, 0}, {tenth + 4*time.Microsecond, 40e-6}, {tenth - 49*time.Microsecond, -490e-6}, {tenth + 60*time.Microsecond, 0}, {-time.Hour, 0}} {
+	}{{tenth, 0}, {tenth + 4*time.Microsecond, 40e-6}, {tenth - 49*time.Microsecond, -490e-6},
+		{tenth + 60*time.Microsecond, 0}, {-time.Hour, 0}} {
 		if got := slew(c.wall, int64(tenth)); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%v of the wall clock in %v: %g, expected %g", c.wall, tenth, got, c.want)
 		}

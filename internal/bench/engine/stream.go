@@ -41,9 +41,9 @@ type Options struct {
 	// measurement. It returns the frame to send back, or nil. It is nil if nothing needs to be answered.
 	Answer func(frame []byte) []byte
 
-	// Unanswered is called before a probe is sent while the latest ones have no reply, longer than the timeout: the next
-	// hop's MAC may have changed. first means that there was a reply since the last call. It returns a frame to send, or
-	// nil, and may change the Codec's next hop. It is nil if nothing can be done.
+	// Unanswered is called before a probe is sent while the latest ones have no reply, longer than the timeout: the
+	// next hop's MAC may have changed. first means that there was a reply since the last call. It returns a frame to
+	// send, or nil, and may change the Codec's next hop. It is nil if nothing can be done.
 	Unanswered func(first bool) []byte
 
 	// Stamps is set if the kernel's and the card's timestamps are recorded as well. It belongs to Port.
@@ -72,8 +72,10 @@ type Progress struct {
 // Stream is one flow of probes with its results. Run may be called repeatedly: counts add up, and each call is a
 // further run of its Recorder. One goroutine uses it, except for Progress.
 type Stream struct {
-	Progress  Progress
-	Gap       polling.Histogram      // from one poll of the receive ring to the next, sending included and warm-up excluded: when the bench could not see replies
+	Progress Progress
+	// from one poll of the receive ring to the next, sending included and warm-up excluded: when the bench could not
+	// see replies
+	Gap       polling.Histogram
 	Warmup    int64                  // probes left out, in all runs
 	Behind    uint64                 // open loop: the greatest delay of a Run's end against its schedule, in ticks
 	Full      int64                  // times that the transmit ring was full
@@ -132,7 +134,8 @@ const (
 
 // New returns a Stream with all its memory allocated.
 func New(o Options) (*Stream, error) {
-	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer, lost: o.Unanswered, buf: make([]byte, bufSize)}
+	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer,
+		lost: o.Unanswered, buf: make([]byte, bufSize)}
 	s.origin, _ = o.Port.(Origin)
 	size := 1 << 12
 	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
@@ -173,8 +176,8 @@ var ErrSend = errors.New("no frame could be sent")
 // ErrBehind is returned by an open loop that falls ever further behind its schedule.
 var ErrBehind = errors.New("this host cannot send at the requested rate")
 
-// hopeless is how far a sender may fall behind its schedule before it has to catch up: it then gets as much time again to make up for
-// half of that.
+// hopeless is how far a sender may fall behind its schedule before it has to catch up: it then gets as much time again
+// to make up for half of that.
 const hopeless = time.Second
 
 // backlog follows how late a sender is.
@@ -328,7 +331,8 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 			s.Behind = max(s.Behind, uint64(max(int64(polling.TSC()-intended), 0)))
 			return nil
 		}
-		for wait := true; ; wait = false { // at least one pass for each probe, so that replies are seen even if the sender is late
+		// at least one pass for each probe, so that replies are seen even if the sender is late
+		for wait := true; ; wait = false {
 			n, err := s.poll()
 			if err != nil {
 				return err
@@ -350,8 +354,10 @@ func (s *Stream) open(start uint64, l Limit, stop *atomic.Bool) error {
 					s.Behind = max(s.Behind, now-intended)
 					frequency := s.clock.Info().Frequency
 					return fmt.Errorf("%w: %s probes a second were requested, %s achieved in %s, and it is %s behind its schedule (lower -rate, or measure with -transport raw on a dedicated CPU: -core, -isolate)",
-						ErrBehind, latency.FormatRate(frequency/s.period), latency.FormatRate(float64(s.window.next-number)/float64(now-start)*frequency),
-						latency.FormatNS(float64(s.clock.Nanoseconds(now-start))), latency.FormatNS(float64(s.clock.Nanoseconds(now-intended))))
+						ErrBehind, latency.FormatRate(frequency/s.period),
+						latency.FormatRate(float64(s.window.next-number)/float64(now-start)*frequency),
+						latency.FormatNS(float64(s.clock.Nanoseconds(now-start))),
+						latency.FormatNS(float64(s.clock.Nanoseconds(now-intended))))
 				}
 				break
 			}
@@ -477,7 +483,8 @@ func (s *Stream) drain(stop *atomic.Bool) error {
 			return err
 		}
 	}
-	if s.stamps != nil { // the kernel delivers timestamps of sent frames slightly later, and the card's by a separate interrupt
+	// the kernel delivers timestamps of sent frames slightly later, and the card's by a separate interrupt
+	if s.stamps != nil {
 		start := polling.TSC()
 		for end := start + s.clock.Ticks(2*time.Millisecond); int64(end-polling.TSC()) > 0; {
 			s.stamps.collect()

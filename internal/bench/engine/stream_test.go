@@ -61,7 +61,8 @@ func TestClosedLoop(t *testing.T) {
 		}
 		f.reply(b, 0)
 	}
-	s, rec := stream(t, f, 0, time.Second, nil) // the test waits three times this long, and no machine delays a thread for so long
+	// the test waits three times this long, and no machine delays a thread for so long
+	s, rec := stream(t, f, 0, time.Second, nil)
 	must.OK(t, s.Run(Limit{Count: 20}, new(atomic.Bool)))
 	want := Counts{Sent: 20, Received: 17, Late: 1, Spoiled: 1, Duplicates: 1, Corrupt: 2}
 	if c := s.Counts(); c != want || c.Unanswered() != 1 {
@@ -69,7 +70,8 @@ func TestClosedLoop(t *testing.T) {
 	}
 	h := series(rec)(latency.MainSeries)
 	if h.Count != 18 || h.CountAbove(999_000_000) != 1 {
-		t.Errorf("%d recorded, %d beyond the time-out: a late reply belongs into the histogram", h.Count, h.CountAbove(999_000_000))
+		t.Errorf("%d recorded, %d beyond the time-out: a late reply belongs into the histogram", h.Count,
+			h.CountAbove(999_000_000))
 	}
 	if s.Fields[probe.Payload] != 2 {
 		t.Errorf("fields %v", s.Fields)
@@ -251,7 +253,8 @@ func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 	}
 }
 
-// A sender that cannot reach its rate ends early with an error that has both rates. One that was not running for a while catches up.
+// A sender that cannot reach its rate ends early with an error that has both rates. One that was not running for a
+// while catches up.
 func TestBehind(t *testing.T) {
 	f := &fake{}
 	f.onSend = func(_ int, b []byte) { spin(20 * time.Microsecond); f.reply(b, 0) }

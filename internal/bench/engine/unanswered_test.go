@@ -10,7 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// While no reply comes for longer than the timeout, a request is sent before each probe from the fourth without a reply on.
+// While no reply comes for longer than the timeout, a request is sent before each probe from the fourth without a reply
+// on.
 func TestUnanswered(t *testing.T) {
 	var calls []bool
 	request := []byte{1}

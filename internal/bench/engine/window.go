@@ -49,15 +49,21 @@ type Counts struct {
 	Reordered       int64 `json:"reordered"`             // replies that a later probe's reply overtook (RFC 4737 §3)
 	Corrupt         int64 `json:"corrupt"`               // rejected replies, warm-up included
 	CorruptInWarmup int64 `json:"corrupt_in_warmup"`     // of Corrupt
-	Unsummed        int64 `json:"unsummed"`              // good replies whose UDP checksum was absent or left to an offload
-	Refused         int64 `json:"icmp_errors"`           // ICMP errors
-	Closed          int64 `json:"port_unreachable"`      // those in Refused that report that nothing listens at the port or protocol
-	Stray           int64 `json:"stray"`                 // replies to probes that the window has forgotten, or that were never sent
-	Unsent          int64 `json:"send_failed"`           // the driver refused the frame: included in Sent
-	Abandoned       int64 `json:"abandoned"`             // not awaited until the timeout, because the Run was interrupted or the port failed: not included in Sent
-	CE              int64 `json:"ce_marked"`             // replies that a router marked Congestion Experienced (RFC 3168), or whose probe it marked, if the target copies the mark
-	Foreign         int64 `json:"foreign"`               // frames that do not belong to this stream, warm-up included
-	Silent          int64 `json:"warmup_unanswered"`     // probes of a warm-up without a reply
+	// good replies whose UDP checksum was absent or left to an offload
+	Unsummed int64 `json:"unsummed"`
+	Refused  int64 `json:"icmp_errors"` // ICMP errors
+	// those in Refused that report that nothing listens at the port or protocol
+	Closed int64 `json:"port_unreachable"`
+	// replies to probes that the window has forgotten, or that were never sent
+	Stray  int64 `json:"stray"`
+	Unsent int64 `json:"send_failed"` // the driver refused the frame: included in Sent
+	// not awaited until the timeout, because the Run was interrupted or the port failed: not included in Sent
+	Abandoned int64 `json:"abandoned"`
+	// replies that a router marked Congestion Experienced (RFC 3168), or whose probe it marked, if the target copies
+	// the mark
+	CE      int64 `json:"ce_marked"`
+	Foreign int64 `json:"foreign"`           // frames that do not belong to this stream, warm-up included
+	Silent  int64 `json:"warmup_unanswered"` // probes of a warm-up without a reply
 }
 
 // Unanswered returns how many of the sent probes got no reply, wherever they were dropped.

@@ -204,7 +204,8 @@ func TestAbandon(t *testing.T) {
 		w.send(i, i, 0, true)
 	}
 	w.reply(2, 4)
-	w.abandon(12) // of the measured ones the first, sent at 0, is overdue, the second is answered, three could still be answered
+	// of the measured ones the first, sent at 0, is overdue, the second is answered, three could still be answered
+	w.abandon(12)
 	if want := (Counts{Sent: 2, Received: 1, Abandoned: 3, Silent: 1}); w.counts != want || w.counts.Unanswered() != 1 {
 		t.Errorf("%+v lost %d, want %+v lost 1", w.counts, w.counts.Unanswered(), want)
 	}

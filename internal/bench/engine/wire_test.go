@@ -41,10 +41,13 @@ func TestCountsOfAWire(t *testing.T) {
 		s, rec := stream(t, w, 20_000, time.Second, nil)
 		must.OK(t, s.Run(Limit{Count: 4000}, new(atomic.Bool)))
 		got, did := s.Counts(), w.near.Counts()
-		if uint64(got.Unanswered()) != did.Lost || uint64(got.Duplicates) != did.Duplicated || uint64(got.Reordered) != did.Reordered || did.Frames != 4000 {
-			t.Errorf("%s: the bench counts %d lost, %d duplicates, %d reordered; the wire did %+v", name, got.Unanswered(), got.Duplicates, got.Reordered, did)
+		if uint64(got.Unanswered()) != did.Lost || uint64(got.Duplicates) != did.Duplicated ||
+			uint64(got.Reordered) != did.Reordered || did.Frames != 4000 {
+			t.Errorf("%s: the bench counts %d lost, %d duplicates, %d reordered; the wire did %+v", name,
+				got.Unanswered(), got.Duplicates, got.Reordered, did)
 		}
-		if i.Loss > 0 && did.Lost == 0 || i.Duplicate > 0 && did.Duplicated == 0 || i.Reorder > 0 && did.Reordered == 0 {
+		if i.Loss > 0 && did.Lost == 0 || i.Duplicate > 0 && did.Duplicated == 0 || i.Reorder > 0 &&
+			did.Reordered == 0 {
 			t.Errorf("%s: the wire did nothing: %+v", name, did)
 		}
 		if n := series(rec)("rtt").Count; n != 4000-got.Unanswered() {
@@ -55,7 +58,8 @@ func TestCountsOfAWire(t *testing.T) {
 		for length, count := range q.LossLengths {
 			sum += int64(length) * count
 		}
-		if sum != got.Unanswered() || (q.LossPeriods > 0) != (got.Unanswered() > 0) || (q.Extent > 0) != (got.Reordered > 0) {
+		if sum != got.Unanswered() || (q.LossPeriods > 0) != (got.Unanswered() > 0) ||
+			(q.Extent > 0) != (got.Reordered > 0) {
 			t.Errorf("%s: %+v with %d lost, %d reordered", name, q, got.Unanswered(), got.Reordered)
 		}
 	}

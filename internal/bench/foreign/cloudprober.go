@@ -29,8 +29,8 @@ type cloudprobe struct {
 	counts         []int64
 }
 
-// readCloudprober reads the lines of cloudprober's file surfacer, which count from its start. Options.Series selects a probe.
-// The unit is µs, unless the probe's configuration sets latency_unit and Options has it.
+// readCloudprober reads the lines of cloudprober's file surfacer, which count from its start. Options.Series selects a
+// probe. The unit is µs, unless the probe's configuration sets latency_unit and Options has it.
 func readCloudprober(f *file) (*measurement, error) {
 	factor, unit := 1e3, "µs (cloudprober's default; set -unit where latency_unit is set)"
 	if f.Unit != "" {
@@ -49,7 +49,8 @@ func readCloudprober(f *file) (*measurement, error) {
 			continue
 		}
 		labels, metrics := fields(s[2], ","), fields(s[3], " ")
-		if labels["ptype"] == "sysvars" || metrics["total"] == "" && metrics["latency"] == "" { // its own state, other metrics of a probe
+		// its own state, other metrics of a probe
+		if labels["ptype"] == "sysvars" || metrics["total"] == "" && metrics["latency"] == "" {
 			continue
 		}
 		name := strings.TrimSuffix(labels["probe"]+"/"+labels["dst"], "/")
@@ -66,7 +67,8 @@ func readCloudprober(f *file) (*measurement, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "cloudprober", metric: report.Unlabeled, unit: unit, timed: true, start: time.Unix(all[name][0].at, 0)}
+	m := &measurement{tool: "cloudprober", metric: report.Unlabeled, unit: unit, timed: true,
+		start: time.Unix(all[name][0].at, 0)}
 	m.counts.Unparsed, m.odd, m.oddLine = odd.counts.Unparsed, odd.odd, odd.oddLine
 	_, m.traffic.Target, _ = strings.Cut(name, "/")
 	var before cloudprobe
@@ -95,9 +97,11 @@ func readCloudprober(f *file) (*measurement, error) {
 		m.unknown()
 	}
 	if means {
-		m.limits = append(m.limits, "the mean of each interval: single latencies are unknown, and percentiles are of means (set latency_distribution in the probe's configuration)")
+		m.limits = append(m.limits,
+			"the mean of each interval: single latencies are unknown, and percentiles are of means (set latency_distribution in the probe's configuration)")
 	} else {
-		m.limits = append(m.limits, "values are the upper ends of the "+sanitize.Count(len(before.counts), "bucket")+" of latency_distribution")
+		m.limits = append(m.limits, "values are the upper ends of the "+sanitize.Count(len(before.counts), "bucket")+
+			" of latency_distribution")
 	}
 	return m, nil
 }
@@ -149,7 +153,8 @@ func (f *file) cloudprobe(n int, at string, metrics map[string]string) (p cloudp
 	for i, text := range counts {
 		count, err := strconv.ParseInt(text, 10, 64)
 		bound, err2 := strconv.ParseFloat(lower[i], 64)
-		if err != nil || err2 != nil || count < 0 || count > maxCount || math.IsNaN(bound) || i > 0 && bound <= p.upper[i-1] {
+		if err != nil || err2 != nil || count < 0 || count > maxCount || math.IsNaN(bound) || i > 0 &&
+			bound <= p.upper[i-1] {
 			return p, f.bad(n, "bucket %d, from %q with the count %q", i+1, lower[i], text)
 		}
 		p.upper, p.counts = append(p.upper, bound), append(p.counts, count)
@@ -205,6 +210,7 @@ func (m *measurement) cloudprobe(f *file, n int, before, now cloudprobe, factor 
 	if err != nil {
 		return f.bad(n, "%v", err)
 	}
-	m.intervals = append(m.intervals, latency.Interval{Start: (max(before.at, start) - start) * second, End: (now.at - start) * second, Histogram: h})
+	m.intervals = append(m.intervals, latency.Interval{Start: (max(before.at, start) - start) * second,
+		End: (now.at - start) * second, Histogram: h})
 	return nil
 }

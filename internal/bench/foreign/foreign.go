@@ -124,25 +124,31 @@ func parse(name string, text []byte, o Options) (*measurement, error) {
 // check rejects numbers that no tool measures, so that sums cannot overflow.
 func (m *measurement) check(f *file) error {
 	c := &m.counts
-	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt, c.CorruptOnly, c.SendFailed, c.DroppedHere, c.Unparsed,
+	for _, n := range []int64{c.Sent, c.Received, c.Lost, c.LostUncertain, c.Late, c.Duplicates, c.Reordered, c.Corrupt,
+		c.CorruptOnly, c.SendFailed, c.DroppedHere, c.Unparsed,
 		c.RefusedThere, c.DroppedThere, m.count, m.beyond} {
 		if n < 0 || n > maxCount {
 			return f.bad(0, "a count of %d: want 0 to %g", n, maxCount)
 		}
 	}
-	if m.least < 0 || m.least > m.most || m.middle < m.least*(1-1e-3) || m.middle > m.most*(1+1e-3) { // NaN, which is unknown, passes these checks; tools round the mean
-		return f.bad(0, "minimum, mean and maximum of %v, %v and %v ns do not belong together", m.least, m.middle, m.most)
+	// NaN, which is unknown, passes these checks; tools round the mean
+	if m.least < 0 || m.least > m.most || m.middle < m.least*(1-1e-3) || m.middle > m.most*(1+1e-3) {
+		return f.bad(0, "minimum, mean and maximum of %v, %v and %v ns do not belong together", m.least, m.middle,
+			m.most)
 	}
 	return nil
 }
 
-// nothing is the error for a file without a latency and without a lost probe. It names the first line that was not understood.
+// nothing is the error for a file without a latency and without a lost probe. It names the first line that was not
+// understood.
 func (m *measurement) nothing(f *file) error {
 	switch {
 	case m.odd != "" && m.hint != "":
-		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s (%s)", sanitize.Count(m.counts.Unparsed, "line"), m.odd, m.hint)
+		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s (%s)",
+			sanitize.Count(m.counts.Unparsed, "line"), m.odd, m.hint)
 	case m.odd != "":
-		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s", sanitize.Count(m.counts.Unparsed, "line"), m.odd)
+		return f.bad(m.oddLine, "no latencies in it; %s not understood, the first is %s",
+			sanitize.Count(m.counts.Unparsed, "line"), m.odd)
 	case len(m.remarks) > 0:
 		return f.bad(m.remarks[0].first, "no latencies in it: %s", m.remarks[0].what)
 	}
@@ -268,8 +274,9 @@ type measurement struct {
 	points    []latency.Percentile
 	count     int64 // of all samples if there are only points, 0 if unknown
 
-	beyond              int64
-	least, most, middle float64 // minimum, maximum and mean if there are points or samples beyond the histogram; NaN if unknown
+	beyond int64
+	// minimum, maximum and mean if there are points or samples beyond the histogram; NaN if unknown
+	least, most, middle float64
 }
 
 // sample is a latency, with its time in ns since the start of the measurement if that is known.
@@ -304,9 +311,11 @@ const (
 
 func (m *measurement) report() *report.Report {
 	m.divide()
-	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed, Limits: m.limits, Points: m.points,
+	f := &report.Foreign{Format: m.format, Unit: m.unit, Runs: m.runs, Single: m.single, Timed: m.timed,
+		Limits: m.limits, Points: m.points,
 		Min: m.least, Max: m.most, Mean: m.middle, Beyond: m.beyond}
-	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts, Warnings: m.warnings, Foreign: f, Start: m.start, Resolution: m.resolution}
+	rep := &report.Report{Schema: report.Schema, Tool: m.tool, Metric: m.metric, Traffic: m.traffic, Counts: m.counts,
+		Warnings: m.warnings, Foreign: f, Start: m.start, Resolution: m.resolution}
 	rep.Host.Core = -1
 	s := &latency.Series{Name: latency.MainSeries, Intervals: m.intervals}
 	s.Sum()
@@ -363,7 +372,8 @@ func (m *measurement) divide() {
 		for j, s := range part {
 			values[j] = s.ns
 		}
-		iv := latency.Interval{Start: int64(i) * second, End: int64(i+1) * second, Histogram: latency.FromValues(values)}
+		iv := latency.Interval{Start: int64(i) * second, End: int64(i+1) * second,
+			Histogram: latency.FromValues(values)}
 		if m.timed {
 			iv.Start, iv.End = part[0].at, part[len(part)-1].at
 		}
@@ -406,7 +416,8 @@ func (m *measurement) join() {
 		for _, iv := range part {
 			hs = append(hs, iv.Histogram)
 		}
-		m.intervals = append(m.intervals, latency.Interval{Start: part[0].Start, End: part[len(part)-1].End, Histogram: latency.Merge(hs...)})
+		m.intervals = append(m.intervals, latency.Interval{Start: part[0].Start, End: part[len(part)-1].End,
+			Histogram: latency.Merge(hs...)})
 	}
 	if k < 2 {
 		m.single = "it has a single interval"
@@ -445,7 +456,8 @@ func readFolder(dir string, o Options) (*measurement, error) {
 		}
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			return nil, fmt.Errorf("%s: a folder in the place of a report has one file for each run, and no folders", path)
+			return nil, fmt.Errorf("%s: a folder in the place of a report has one file for each run, and no folders",
+				path)
 		}
 		if len(all) == maxRuns {
 			return nil, fmt.Errorf("%s has more than %d files", dir, maxRuns)
@@ -487,13 +499,15 @@ func combine(dir string, all []*measurement) (*measurement, error) {
 	if dated {
 		slices.SortStableFunc(all, func(a, b *measurement) int { return a.start.Compare(b.start) })
 	}
-	out.samples, out.whole, out.intervals, out.single, out.counts, out.beyond, out.warnings = nil, nil, nil, "", report.Counts{}, 0, nil
+	out.samples, out.whole, out.intervals, out.single, out.counts, out.beyond, out.warnings = nil, nil, nil, "",
+		report.Counts{}, 0, nil
 	out.start, out.timed = all[0].start, dated
 	out.runs = sanitize.Count(len(all), "file") + ", each of which counts as a run"
 	mean, samples := 0.0, 0.0
 	for i, m := range all {
 		if m.format != out.format || m.metric != out.metric || m.unit != out.unit {
-			return nil, fmt.Errorf("%s: its files differ: %s in %s, %s in %s", dir, all[0].format, all[0].unit, m.format, m.unit)
+			return nil, fmt.Errorf("%s: its files differ: %s in %s, %s in %s", dir, all[0].format, all[0].unit,
+				m.format, m.unit)
 		}
 		hs := make([]*latency.Histogram, len(m.intervals))
 		for j, iv := range m.intervals {

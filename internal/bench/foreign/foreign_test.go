@@ -89,7 +89,8 @@ func TestFilesOfRealTools(t *testing.T) {
 				t.Errorf("%s of %s, named %s", r.Metric, r.Tool, r.Name())
 			}
 			check.Equal(t, r.Main().Total.Count, g.count, "%d samples")
-			if n := len(r.Runs); n != g.runs && g.runs > 1 || g.runs == 1 && r.Foreign.Single == "" && r.Foreign.Points == nil {
+			if n := len(r.Runs); n != g.runs && g.runs > 1 || g.runs == 1 && r.Foreign.Single == "" &&
+				r.Foreign.Points == nil {
 				t.Errorf("%d runs (%q), want %d", n, r.Foreign.Single, g.runs)
 			}
 			for name, want := range g.stats {
@@ -137,7 +138,8 @@ func TestMalformedFiles(t *testing.T) {
 		{"percentiles without counts", "Value Percentile TotalCount 1/(1-Percentile)\n1 0.5\n", Options{Unit: "us"}, ":2: malformed HdrHistogram percentiles: 2 columns"},
 		{"a log with a broken histogram", "#[Histogram log format version 1.3]\n0,1,1,xyz\n", Options{}, ":2: malformed log"},
 		{"a ping that is cut off in a line", "PING x (10.0.0.1) 56(84) bytes of data.\n64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 ti", Options{}, ":2: malformed ping output: no latencies in it: a reply without a time"},
-		{"a ping in the year 2283", "PING x\n[1795479873.1] 64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\n[9895479873.1] 64 bytes from x: icmp_seq=2 ttl=64 time=1 ms\n",
+		{"a ping in the year 2283",
+			"PING x\n[1795479873.1] 64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\n[9895479873.1] 64 bytes from x: icmp_seq=2 ttl=64 time=1 ms\n",
 			Options{}, `:3: malformed ping output: "9895479873.1" is no time`},
 		{"two pings in a file", "PING x\n1 packets transmitted, 1 received\nPING x\n1 packets transmitted, 1 received\n", Options{}, ":3: malformed ping output: a second measurement"},
 		{"a ping that sent nothing", "PING x\n0 packets transmitted, 0 received\n", Options{}, "no latencies in it"},
@@ -198,7 +200,8 @@ func TestFolderOfRuns(t *testing.T) {
 		for i := range 10 {
 			text := "Value Percentile TotalCount 1/(1-Percentile)\n"
 			for j := range 10 {
-				text += fmt.Sprintf("%.3f %.2f %d 0\n", 10*shift+0.01*float64(i)+0.1*float64(j), float64(j+1)/10, 100*(j+1))
+				text += fmt.Sprintf("%.3f %.2f %d 0\n", 10*shift+0.01*float64(i)+0.1*float64(j), float64(j+1)/10,
+					100*(j+1))
 			}
 			must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%02d.hgrm", i)), []byte(text), 0o644))
 		}
@@ -224,13 +227,15 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	r := must.Get(Read(dir, Options{}))(t)
-	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 || !r.Foreign.Timed || r.Start.Unix() != 1795479873 {
+	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 ||
+		!r.Foreign.Timed || r.Start.Unix() != 1795479873 {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}
 	must.OK(t, os.WriteFile(filepath.Join(dir, "c"), content(t, "irtt.json"), 0o644))
 	check.Fails(t, "a folder with files of two tools", check.Err(Read(dir, Options{})), nil,
 		"its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)")
-	check.Fails(t, "a folder with a page of text", check.Err(Read("testdata", Options{})), nil, "testdata/README.md: format unknown")
+	check.Fails(t, "a folder with a page of text", check.Err(Read("testdata", Options{})), nil,
+		"testdata/README.md: format unknown")
 }
 
 // Lost, duplicate and failed probes are counted, and are not latencies.
@@ -243,7 +248,8 @@ func TestLossAndFailures(t *testing.T) {
 		counts     report.Counts
 		warning    string
 	}{
-		{"a ping with loss and a duplicate", "PING x\n" + fmt.Sprintf(line, 1, "0.5") + fmt.Sprintf(line, 1, "9.5 ms (DUP!)") + fmt.Sprintf(line, 3, "0.7") +
+		{"a ping with loss and a duplicate", "PING x\n" + fmt.Sprintf(line, 1, "0.5") + fmt.Sprintf(line, 1,
+			"9.5 ms (DUP!)") + fmt.Sprintf(line, 3, "0.7") +
 			"3 packets transmitted, 2 received, +1 duplicates, 33% packet loss, time 2ms\n", Options{}, 2, report.Counts{Sent: 3, Received: 2, Lost: 1, Duplicates: 1}, ""},
 		{"BusyBox", "PING x (10.0.0.1): 56 data bytes\n64 bytes from 10.0.0.1: seq=0 ttl=64 time=0.083 ms\n1 packets transmitted, 1 packets received, 0% packet loss\n",
 			Options{}, 1, report.Counts{Sent: 1, Received: 1}, ""},
@@ -252,20 +258,27 @@ func TestLossAndFailures(t *testing.T) {
 		{"an fping -C with loss", "h : 0.029 - 0.031\n", Options{}, 2, report.Counts{Sent: 3, Received: 2, Lost: 1}, ""},
 		{"an irtt with loss", `{"round_trips":[{"lost":"true_down","delay":{"rtt":5}},{"lost":"false","timestamps":{"client":{"send":{"wall":1000}}},"delay":{"rtt":5}}],"stats":{"duplicates":1}}`,
 			Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1, Duplicates: 1}, ""},
-		{"a sockperf with loss", "sockperf: # dropped messages = 3; # duplicated messages = 1; # out-of-order messages = 2\n" + sockperfRow + "\n0, 1.0, 1.1, 50000\n",
+		{"a sockperf with loss",
+			"sockperf: # dropped messages = 3; # duplicated messages = 1; # out-of-order messages = 2\n" + sockperfRow +
+				"\n0, 1.0, 1.1, 50000\n",
 			Options{}, 1, report.Counts{Sent: 4, Received: 1, Lost: 3, Duplicates: 1, Reordered: 2}, ""},
-		{"round trips of pScheduler with a duplicate", `{"roundtrips":[{"seq":1,"rtt":"PT0.5S"},{"seq":1,"rtt":"PT9S"},{"seq":2}],"sent":2,"lost":1,"duplicates":1}`,
+		{"round trips of pScheduler with a duplicate",
+			`{"roundtrips":[{"seq":1,"rtt":"PT0.5S"},{"seq":1,"rtt":"PT9S"},{"seq":2}],"sent":2,"lost":1,"duplicates":1}`,
 			Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1, Duplicates: 1}, ""},
 		{"a table with an empty cell", "seq,rtt_us\n1,5\n2,\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1}, ""},
-		{"requests of vegeta that failed", "1795479891230848837,200,5,0,0,\n1795479891235519560,503,5,0,0,\n1795479891235519561,0,5,0,0,refused\n",
+		{"requests of vegeta that failed",
+			"1795479891230848837,200,5,0,0,\n1795479891235519560,503,5,0,0,\n1795479891235519561,0,5,0,0,refused\n",
 			Options{}, 3, report.Counts{Sent: 3, Received: 3}, "2 of 3 requests failed"},
-		{"requests of fortio that failed", `{"DurationHistogram":{"Count":4,"Percentiles":[{"Percentile":50,"Value":2}]},"RetCodes":{"200":3,"503":1}}`,
+		{"requests of fortio that failed",
+			`{"DurationHistogram":{"Count":4,"Percentiles":[{"Percentile":50,"Value":2}]},"RetCodes":{"200":3,"503":1}}`,
 			Options{}, 4, report.Counts{}, `1 request ended with "503"`},
-		{"omitted intervals of iperf3", `{"start":{},"intervals":[{"streams":[{"end":1,"rtt":900,"omitted":true}]},{"streams":[{"end":2,"rtt":5,"omitted":false}]}]}`,
+		{"omitted intervals of iperf3",
+			`{"start":{},"intervals":[{"streams":[{"end":1,"rtt":900,"omitted":true}]},{"streams":[{"end":2,"rtt":5,"omitted":false}]}]}`,
 			Options{}, 1, report.Counts{}, ""},
 	} {
 		r := must.Get(Read(write(t, "x", c.text), c.o))(t)
-		if r.Main().Total.Count != c.values || r.Counts != c.counts || !strings.Contains(strings.Join(r.Warnings, "; "), c.warning) || c.warning == "" && len(r.Warnings) > 0 {
+		if r.Main().Total.Count != c.values || r.Counts != c.counts ||
+			!strings.Contains(strings.Join(r.Warnings, "; "), c.warning) || c.warning == "" && len(r.Warnings) > 0 {
 			t.Errorf("%s: %d values, counts %+v, warnings %q", c.name, r.Main().Total.Count, r.Counts, r.Warnings)
 		}
 	}
@@ -307,7 +320,8 @@ func TestWhatAFormatLacks(t *testing.T) {
 			t.Errorf("%s and %s: tested %v, %q, obstacles %q; want %q", c.a, c.b, r.Tested(), r.Why, p.Obstacles, c.why)
 		}
 	}
-	for file, stats := range map[string][]string{"cyclictest.txt": {"p99", "p99.9"}, "fortio.json": {"p99.99", "p51"}, "wrk.txt": {"min", "max", "mean", "p99.9"}} {
+	for file, stats := range map[string][]string{"cyclictest.txt": {"p99", "p99.9"}, "fortio.json": {"p99.99", "p51"},
+		"wrk.txt": {"min", "max", "mean", "p99.9"}} {
 		for _, name := range stats {
 			if st, err := compare.ParseStat(name); err != nil || !math.IsNaN(st.OfReport(read(file))) {
 				t.Errorf("%s: %s is known, and the file does not have it (%v)", file, name, err)
@@ -317,7 +331,8 @@ func TestWhatAFormatLacks(t *testing.T) {
 	for _, c := range []struct{ a, b, differ string }{
 		{"ping.txt", "vegeta.csv", "metric"}, {"ping.txt", "iperf3.json", "metric"}, {"ping.txt", "irtt.json", "protocol"},
 		{"pscheduler-latency.json", "pscheduler-rtt.json", "metric"}, {"cyclictest.txt", "oha.json", "metric"}} {
-		if o := compare.Reports(read(c.a), read(c.b)).Obstacles; len(o) == 0 || !strings.HasPrefix(o[0], c.differ+": ") || c.differ == "protocol" && len(o) > 1 {
+		if o := compare.Reports(read(c.a), read(c.b)).Obstacles; len(o) == 0 ||
+			!strings.HasPrefix(o[0], c.differ+": ") || c.differ == "protocol" && len(o) > 1 {
 			t.Errorf("%s and %s measured different things, and are compared: %q", c.a, c.b, o)
 		}
 	}
@@ -341,7 +356,8 @@ func TestHalvesOfOneMeasurement(t *testing.T) {
 		for i := range sides {
 			sides[i] = must.Get(parse("half", []byte(text[i].String()), Options{Unit: "us"}))(t).report()
 		}
-		if slices.ContainsFunc(compare.Reports(sides[0], sides[1]).Pairs[0].Rows, func(r compare.Row) bool { return r.Verdict > compare.Noise }) {
+		if slices.ContainsFunc(compare.Reports(sides[0], sides[1]).Pairs[0].Rows,
+			func(r compare.Row) bool { return r.Verdict > compare.Noise }) {
 			marks++
 		}
 	}
@@ -358,7 +374,8 @@ func watchLog(intervals int) []byte {
 	fmt.Fprintf(&b, "#[Target: icmp-1 is icmp:10.0.0.2 site=\"a\"]\n")
 	for i := range intervals {
 		fmt.Fprintf(&b, "#[Counts: icmp-1 from=%d.000 to=%d.000 sent=3 received=2 lost=1 late=0 duplicates=0 reordered=0 corrupt=0 refused=0 send_failed=0 untimed=0 lost_uncertain=0 too_late=0 dropped_here=0 refused_there=0 corrupt_only=0]\n", i, i+1)
-		report.WriteHlogLine(&b, "icmp-1", latency.Interval{Start: int64(i) * second, End: int64(i+1) * second, Histogram: latency.FromValues([]int64{4000, 5000})})
+		report.WriteHlogLine(&b, "icmp-1", latency.Interval{Start: int64(i) * second, End: int64(i+1) * second,
+			Histogram: latency.FromValues([]int64{4000, 5000})})
 	}
 	return b.Bytes()
 }
@@ -395,7 +412,8 @@ func TestFolderCounts(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".hlog")), []byte(text), 0o644))
 	}
 	rep := must.Get(Read(dir, Options{}))(t)
-	if c := rep.Counts; c.Sent != 6 || c.Late != 5 || c.DroppedHere != 10 || c.DroppedHereUncertain != 10 || c.CorruptOnly != 32 {
+	if c := rep.Counts; c.Sent != 6 || c.Late != 5 || c.DroppedHere != 10 || c.DroppedHereUncertain != 10 ||
+		c.CorruptOnly != 32 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -416,7 +434,8 @@ func fuzz(f *testing.F, pattern string, o Options) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		m, err := parse("f", in, o)
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "f:") || !errors.Is(err, report.ErrFormat) && !errors.Is(err, errFormat) && !errors.Is(err, ErrUnit) && !errors.Is(err, report.ErrSchema) {
+			if !strings.HasPrefix(err.Error(), "f:") || !errors.Is(err, report.ErrFormat) &&
+				!errors.Is(err, errFormat) && !errors.Is(err, ErrUnit) && !errors.Is(err, report.ErrSchema) {
 				t.Errorf("error %v names no file, or has no kind", err)
 			}
 			return
@@ -425,7 +444,8 @@ func fuzz(f *testing.F, pattern string, o Options) {
 		if !r.Measured() && r.Counts.Sent == 0 {
 			t.Error("nothing measured, and no error")
 		}
-		if c := r.Counts; min(c.Sent, c.Received, c.Lost, c.Late, c.Duplicates, c.Reordered, c.Corrupt) < 0 || r.Main().Total.Count < 0 || max(c.Sent, c.Received, c.Lost, r.Main().Total.Count) > 2*maxCount {
+		if c := r.Counts; min(c.Sent, c.Received, c.Lost, c.Late, c.Duplicates, c.Reordered, c.Corrupt) < 0 ||
+			r.Main().Total.Count < 0 || max(c.Sent, c.Received, c.Lost, r.Main().Total.Count) > 2*maxCount {
 			t.Errorf("%d values, counts %+v", r.Main().Total.Count, c)
 		}
 		if f := r.Foreign; f.Min > f.Max || f.Mean > f.Max*1.01 {

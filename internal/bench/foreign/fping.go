@@ -14,15 +14,20 @@ import (
 )
 
 var (
-	fpingHead = regexp.MustCompile(`(?m)^(?:\[[^\]\n]+\] )?\S+(?: \([^)\n]*\))?\s*: (?:\[\d+\], (?:\d+ bytes|timed out)|duplicate for \[|xmt/rcv/%loss = |(?:\d+[.,]\d+|-)(?: (?:\d+(?:[.,]\d+)?|-))*\s*$)`)
-	fpingLine = regexp.MustCompile(`^(?:\[([^\]]*\d[^\]]*)\] )?(\S+(?: \([^)]*\))?)\s*: \[(\d+)\], (?:\d+ bytes, (-?\d+(?:[.,]\d+)?) ms|(timed out))`)
+	fpingHead = regexp.MustCompile(
+		`(?m)^(?:\[[^\]\n]+\] )?\S+(?: \([^)\n]*\))?\s*: (?:\[\d+\], (?:\d+ bytes|timed out)|duplicate for \[|xmt/rcv/%loss = |(?:\d+[.,]\d+|-)(?: (?:\d+(?:[.,]\d+)?|-))*\s*$)`)
+	fpingLine = regexp.MustCompile(
+		`^(?:\[([^\]]*\d[^\]]*)\] )?(\S+(?: \([^)]*\))?)\s*: \[(\d+)\], (?:\d+ bytes, (-?\d+(?:[.,]\d+)?) ms|(timed out))`)
 	fpingCopy = regexp.MustCompile(`^(?:\[[^\]]*\] )?(\S+(?: \([^)]*\))?)\s*: duplicate for \[\d+\]`)
-	fpingSum  = regexp.MustCompile(`^(\S+(?: \([^)]*\))?)\s*: xmt/rcv/%(?:loss|return) = (\d+)/(\d+)/[^,]*(?:, min/avg/max = ([\d.,]+)/([\d.,]+)/([\d.,]+))?`)
+	fpingSum  = regexp.MustCompile(
+		`^(\S+(?: \([^)]*\))?)\s*: xmt/rcv/%(?:loss|return) = (\d+)/(\d+)/[^,]*(?:, min/avg/max = ([\d.,]+)/([\d.,]+)/([\d.,]+))?`)
 	fpingAll  = regexp.MustCompile(`^(\S+(?: \([^)]*\))?)\s*: ((?:\d+(?:[.,]\d+)?|-)(?: (?:\d+(?:[.,]\d+)?|-))*)$`)
 	fpingICMP = regexp.MustCompile(`^(ICMP .*) from \S+ for ICMP Echo sent to (\S+)`)
 	fpingSpan = regexp.MustCompile(`^\[\d\d:\d\d:\d\d\]$`)
-	fpingMore = regexp.MustCompile(`^(?:\d+ (?:targets|alive|unreachable|unknown addresses|timeouts\b.*|ICMP .*|other ICMP received)|[\d.]+ (?:ms|sec) \(.*\))$`)
-	fpingJSON = regexp.MustCompile(`^\s*\{\s*"(?:(?:resp|timeout|summary|vSum|intSum)"\s*:\s*\{\s*"(?:host|time)"|stats"\s*:\s*\{\s*"targets")`)
+	fpingMore = regexp.MustCompile(
+		`^(?:\d+ (?:targets|alive|unreachable|unknown addresses|timeouts\b.*|ICMP .*|other ICMP received)|[\d.]+ (?:ms|sec) \(.*\))$`)
+	fpingJSON = regexp.MustCompile(
+		`^\s*\{\s*"(?:(?:resp|timeout|summary|vSum|intSum)"\s*:\s*\{\s*"(?:host|time)"|stats"\s*:\s*\{\s*"targets")`)
 )
 
 // fpings reads the output of fping, by target.
@@ -49,7 +54,8 @@ func (r *fpings) target(name string) *fpingTarget {
 			r.names = append(r.names, name)
 		}
 		t = &fpingTarget{seen: map[int64]bool{}, s: sum{least: math.NaN()}}
-		t.measurement = measurement{tool: "fping", metric: report.RoundTrip, unit: printed, traffic: report.Traffic{Protocol: "icmp", Target: name}}
+		t.measurement = measurement{tool: "fping", metric: report.RoundTrip, unit: printed,
+			traffic: report.Traffic{Protocol: "icmp", Target: name}}
 		r.targets[name] = t
 	}
 	return t
@@ -76,7 +82,8 @@ func readFping(f *file) (*measurement, error) {
 		case fpingMore.MatchString(line):
 		case fpingICMP.MatchString(line):
 			odd.remark(n, "an ICMP error, which is no reply: "+fpingICMP.FindStringSubmatch(line)[1])
-		case strings.Contains(line, ": Name or service not known"), strings.Contains(line, "address not found"), strings.HasPrefix(line, "fping: "):
+		case strings.Contains(line, ": Name or service not known"), strings.Contains(line, "address not found"),
+			strings.HasPrefix(line, "fping: "):
 			odd.remark(n, line)
 		default:
 			if err := odd.unparsed(f, n, line); err != nil {
@@ -229,7 +236,9 @@ func (r *fpings) chosen(odd *measurement) (*measurement, error) {
 	m.counts.Received = int64(len(m.samples)) + m.untimed
 	m.counts.Lost = max(m.counts.Sent-m.counts.Received, 0)
 	if last := slices.Max(append(slices.Collect(maps.Keys(t.seen)), -1)); last+1 > int64(len(t.seen)) && !t.all {
-		m.warnings = append(m.warnings, fmt.Sprintf("of %d probes up to number %d, %d have no line: whether they were lost is unknown", last+1, last, last+1-int64(len(t.seen))))
+		m.warnings = append(m.warnings,
+			fmt.Sprintf("of %d probes up to number %d, %d have no line: whether they were lost is unknown", last+1,
+				last, last+1-int64(len(t.seen))))
 	}
 	return m, nil
 }
@@ -278,7 +287,8 @@ func readFpingJSON(f *file) (*measurement, error) {
 		case in.Values != nil:
 			err = r.values(n, in.Values.Host, in.Values.Values)
 		case in.Summary != nil:
-			err = r.summary(n, in.Summary.Host, in.Summary.Sent, in.Summary.Received, []*float64{in.Summary.RTTMin, in.Summary.RTTAvg, in.Summary.RTTMax})
+			err = r.summary(n, in.Summary.Host, in.Summary.Sent, in.Summary.Received,
+				[]*float64{in.Summary.RTTMin, in.Summary.RTTAvg, in.Summary.RTTMax})
 		case in.Stats != nil, in.IntSum != nil:
 		default:
 			err = odd.unparsed(f, n, line)

@@ -14,12 +14,14 @@ import (
 )
 
 var (
-	logHead       = regexp.MustCompile(`(?m)^#\[Histogram log format version |^(?:Tag=[^, \n]+[, ]+)?[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+HIST[A-Za-z0-9+/]`)
+	logHead = regexp.MustCompile(
+		`(?m)^#\[Histogram log format version |^(?:Tag=[^, \n]+[, ]+)?[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+[-+0-9.eE]+[, ]+HIST[A-Za-z0-9+/]`)
 	spectrumHead  = regexp.MustCompile(`(?m)^\s*Value(?:\((\w+)\))?\s+Percentile\s+TotalCount\s+1/\(1-Percentile\)`)
 	spectrumMean  = regexp.MustCompile(`^#\[Mean\s*=\s*(\d+(?:\.\d+)?)`)
 	spectrumTotal = regexp.MustCompile(`^#\[Max\s*=.*\bTotal count\s*=\s*(\d+)\]`)
 	spectrumNoise = regexp.MustCompile(`^(?:#.*)?$`)
-	unitComment   = regexp.MustCompile(`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
+	unitComment   = regexp.MustCompile(
+		`(?mi)^#\[(?:Values are in |Unit\s*=\s*)?(nanoseconds|microseconds|milliseconds|seconds)\b`)
 )
 
 // stated returns the unit stated in a comment of an HdrHistogram file, or the one in Options.
@@ -76,10 +78,13 @@ func readLog(f *file) (*measurement, error) {
 	}
 	for _, r := range log.Restarts {
 		m.restarts = append(m.restarts, r.At)
-		m.warnings = append(m.warnings, fmt.Sprintf("line %d: the log restarts: no part of it continues after a restart", r.Line))
+		m.warnings = append(m.warnings,
+			fmt.Sprintf("line %d: the log restarts: no part of it continues after a restart", r.Line))
 	}
 	if f.Series == "" && len(series) > 1 {
-		m.warnings = append(m.warnings, fmt.Sprintf("only the intervals without a tag are read (-series chooses one of: %s)", strings.Join(tags, ", ")))
+		m.warnings = append(m.warnings,
+			fmt.Sprintf("only the intervals without a tag are read (-series chooses one of: %s)",
+				strings.Join(tags, ", ")))
 	}
 	for _, iv := range chosen.Intervals {
 		if iv.Histogram, err = rescale(iv.Histogram, factor); err != nil {
@@ -147,7 +152,8 @@ func (f *file) spectrum(m *measurement, factor float64) error {
 	for n, line := range f.lines() {
 		switch {
 		case !inside:
-			if inside = spectrumHead.MatchString(line); !inside && m.tool == "HdrHistogram" && !spectrumNoise.MatchString(line) {
+			if inside = spectrumHead.MatchString(line); !inside && m.tool == "HdrHistogram" &&
+				!spectrumNoise.MatchString(line) {
 				if err := m.unparsed(f, n, line); err != nil {
 					return err
 				}
@@ -203,6 +209,7 @@ func (f *file) spectrum(m *measurement, factor float64) error {
 	if mean*factor >= float64(m.whole.Min) && mean*factor <= float64(m.whole.Max) {
 		m.whole.Sum = mean * factor * float64(m.whole.Count)
 	}
-	m.limits = append(m.limits, fmt.Sprintf("a percentile between two of the %d lines is that of the next line", len(values)))
+	m.limits = append(m.limits, fmt.Sprintf("a percentile between two of the %d lines is that of the next line",
+		len(values)))
 	return nil
 }

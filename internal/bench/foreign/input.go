@@ -31,7 +31,8 @@ func open(path string) (io.ReadCloser, error) {
 	return os.Open(path)
 }
 
-// readText reads all of r: decompressed, and decoded to UTF-8 without a byte order mark. Line breaks remain as they are.
+// readText reads all of r: decompressed, and decoded to UTF-8 without a byte order mark. Line breaks remain as they
+// are.
 func readText(name string, r io.Reader) ([]byte, error) {
 	return readAll(name, r, 2)
 }

@@ -23,7 +23,8 @@ import (
 
 // object reports whether the file is a JSON object, and stores its keys.
 func (f *file) object() (bool, error) {
-	if f.first() == "" || f.first()[0] != '{' || vegetaLine.MatchString(f.head) || k6Line.MatchString(f.head) || fpingJSON.MatchString(f.head) {
+	if f.first() == "" || f.first()[0] != '{' || vegetaLine.MatchString(f.head) || k6Line.MatchString(f.head) ||
+		fpingJSON.MatchString(f.head) {
 		return false, nil
 	}
 	f.format = "JSON"
@@ -77,7 +78,8 @@ func readFortio(f *file) (*measurement, error) {
 		return nil, err
 	}
 	h := &in.DurationHistogram
-	m := &measurement{tool: "fortio", metric: report.Response, unit: "s (fixed by fortio)", start: in.StartTime, count: h.Count,
+	m := &measurement{tool: "fortio", metric: report.Response, unit: "s (fixed by fortio)", start: in.StartTime,
+		count:  h.Count,
 		limits: []string{"fortio interpolates percentiles within the buckets of its histogram (set by its -r)"}}
 	m.traffic.Target = in.Labels
 	if err := m.extremes(f, 1e9, h.Min, h.Max, h.Avg); err != nil {
@@ -85,7 +87,8 @@ func readFortio(f *file) (*measurement, error) {
 	}
 	for _, code := range slices.Sorted(maps.Keys(in.RetCodes)) {
 		if code != "200" && code != "OK" && code != "SERVING" {
-			m.warnings = append(m.warnings, fmt.Sprintf("%s ended with %q, and are in the percentiles", sanitize.Count(in.RetCodes[code], "request"), code))
+			m.warnings = append(m.warnings, fmt.Sprintf("%s ended with %q, and are in the percentiles",
+				sanitize.Count(in.RetCodes[code], "request"), code))
 		}
 	}
 	for _, p := range h.Percentiles {
@@ -159,7 +162,8 @@ func readVegeta(f *file) (*measurement, error) {
 	if err := f.decode(&in); err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)", start: in.Earliest, count: in.Requests,
+	m := &measurement{tool: "vegeta", metric: report.Response, unit: "ns (fixed by vegeta)", start: in.Earliest,
+		count:  in.Requests,
 		limits: []string{"vegeta estimates percentiles (t-digest)"}}
 	if in.Requests < 0 || in.Requests > maxCount {
 		return nil, f.bad(0, "%d requests", in.Requests)
@@ -188,7 +192,8 @@ func readVegeta(f *file) (*measurement, error) {
 		}
 	}
 	if in.Success < 1 {
-		m.warnings = append(m.warnings, latency.FormatShare(1-in.Success)+" of the requests failed, and are in the percentiles")
+		m.warnings = append(m.warnings, latency.FormatShare(1-in.Success)+
+			" of the requests failed, and are in the percentiles")
 	}
 	return m, m.order(f)
 }
@@ -220,7 +225,8 @@ func (m *measurement) request(f *file, line int, at time.Time, ns int64, code in
 // finish adds the warning about failed requests.
 func (m *measurement) finish() {
 	if n := m.counts.Corrupt; n > 0 {
-		m.warnings = append(m.warnings, fmt.Sprintf("%s of %s failed, and are in the percentiles", latency.FormatCount(n), sanitize.Count(m.counts.Sent, "request")))
+		m.warnings = append(m.warnings, fmt.Sprintf("%s of %s failed, and are in the percentiles",
+			latency.FormatCount(n), sanitize.Count(m.counts.Sent, "request")))
 		m.counts.Corrupt = 0
 	}
 	if len(m.samples) > 0 { // results are in the order of completion
@@ -325,7 +331,8 @@ func readIrtt(f *file) (*measurement, error) {
 	if err := f.decode(&in); err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "irtt", metric: report.RoundTrip, unit: "ns (fixed by irtt)", traffic: report.Traffic{Protocol: "udp"}}
+	m := &measurement{tool: "irtt", metric: report.RoundTrip, unit: "ns (fixed by irtt)",
+		traffic: report.Traffic{Protocol: "udp"}}
 	m.counts.Duplicates = max(in.Stats.Duplicates, 0)
 	for i, r := range in.RoundTrips {
 		m.counts.Sent++
@@ -337,7 +344,8 @@ func readIrtt(f *file) (*measurement, error) {
 		if m.start.IsZero() {
 			m.start, m.timed = at, true
 		}
-		if *r.Delay.RTT < 0 || *r.Delay.RTT > maxLatency || r.Timestamps.Client.Send.Wall <= 0 || r.Timestamps.Client.Send.Wall > maxDate*1e9 {
+		if *r.Delay.RTT < 0 || *r.Delay.RTT > maxLatency || r.Timestamps.Client.Send.Wall <= 0 ||
+			r.Timestamps.Client.Send.Wall > maxDate*1e9 {
 			return nil, f.bad(0, "round_trips[%d]: %d ns, sent at %d", i, *r.Delay.RTT, r.Timestamps.Client.Send.Wall)
 		}
 		if err := m.add(f, 0, at.Sub(m.start).Nanoseconds(), *r.Delay.RTT); err != nil {
@@ -368,7 +376,8 @@ func readIperf(f *file) (*measurement, error) {
 	if err := f.decode(&in); err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "iperf3", metric: report.Smoothed, unit: "µs (fixed by iperf3)", traffic: report.Traffic{Protocol: "tcp"}, timed: true,
+	m := &measurement{tool: "iperf3", metric: report.Smoothed, unit: "µs (fixed by iperf3)",
+		traffic: report.Traffic{Protocol: "tcp"}, timed: true,
 		limits: []string{"TCP's smoothed round trip, once per interval and stream: single round trips are unknown, and percentiles are of averages"}}
 	if s := in.Start.Timestamp.Timesecs; s > 0 && s < maxDate {
 		m.start = time.Unix(s, 0)
@@ -484,7 +493,8 @@ func readPrometheus(f *file) (*measurement, error) {
 		m.runs = fmt.Sprintf("%d windows, each of which counts as a run", len(m.intervals))
 	}
 	m.warnings = l.Notes
-	m.limits = append(m.limits, "percentiles are accurate to "+latency.FormatShare(l.Resolution/2)+", by the width of the histogram's buckets")
+	m.limits = append(m.limits, "percentiles are accurate to "+latency.FormatShare(l.Resolution/2)+
+		", by the width of the histogram's buckets")
 	m.resolution = l.Resolution
 	return m, nil
 }

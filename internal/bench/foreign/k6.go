@@ -35,7 +35,8 @@ type k6s struct {
 
 // k6 starts a reader for the metric that Options.Series names, or for one of those that the file has.
 func (f *file) k6(names []string, contains map[string]string) (*k6s, error) {
-	r := &k6s{f: f, factor: 1e6, measurement: &measurement{tool: "k6", metric: report.Unlabeled, unit: "ms (fixed by k6)"}}
+	r := &k6s{f: f, factor: 1e6, measurement: &measurement{tool: "k6", metric: report.Unlabeled,
+		unit: "ms (fixed by k6)"}}
 	var err error
 	if r.name = k6Duration; f.Series != "" || !slices.Contains(names, k6Duration) {
 		if r.name, err = f.choose("metric", names); err != nil {
@@ -81,7 +82,8 @@ func (r *k6s) point(n int, p k6Value) error {
 	return r.request(r.f, n, p.at, ns, code, "")
 }
 
-// readK6Lines reads the output of k6 run --out json=FILE: a point of a metric on each line, or the metric's declaration before its first point.
+// readK6Lines reads the output of k6 run --out json=FILE: a point of a metric on each line, or the metric's declaration
+// before its first point.
 func readK6Lines(f *file) (*measurement, error) {
 	type line struct {
 		Type, Metric string
@@ -111,7 +113,8 @@ func readK6Lines(f *file) (*measurement, error) {
 			continue
 		}
 		var in line
-		if err := json.Unmarshal([]byte(text), &in); err != nil || in.Type != "Point" && in.Type != "Metric" || !declared[in.Metric] {
+		if err := json.Unmarshal([]byte(text), &in); err != nil || in.Type != "Point" && in.Type != "Metric" ||
+			!declared[in.Metric] {
 			if err := r.unparsed(f, n, text); err != nil {
 				return nil, err
 			}
@@ -184,7 +187,8 @@ func readK6CSV(f *file) (*measurement, error) {
 		if err != nil || err2 != nil {
 			return nil, f.bad(line, "%q at %q is no value with a time", at(row, "metric_value"), stamp)
 		}
-		if err := r.point(line, k6Value{at: when, value: value, status: at(row, "status"), failure: at(row, "error_code"), expected: at(row, "expected_response")}); err != nil {
+		if err := r.point(line, k6Value{at: when, value: value, status: at(row, "status"),
+			failure: at(row, "error_code"), expected: at(row, "expected_response")}); err != nil {
 			return nil, err
 		}
 	}

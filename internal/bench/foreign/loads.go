@@ -18,8 +18,8 @@ import (
 
 var k6Point = regexp.MustCompile(`^p\((\d+(?:\.\d+)?)\)$`)
 
-// readK6 reads the output of k6 run --summary-export, or the data of handleSummary. Options.Series selects a trend; without it
-// http_req_duration is read.
+// readK6 reads the output of k6 run --summary-export, or the data of handleSummary. Options.Series selects a trend;
+// without it http_req_duration is read.
 func readK6(f *file) (*measurement, error) {
 	var in struct {
 		Metrics map[string]json.RawMessage `json:"metrics"`
@@ -99,7 +99,8 @@ func readK6(f *file) (*measurement, error) {
 			share = failed["value"]
 		}
 		if share > 0 {
-			m.warnings = append(m.warnings, latency.FormatShare(share)+" of the requests failed, and are in the percentiles")
+			m.warnings = append(m.warnings, latency.FormatShare(share)+
+				" of the requests failed, and are in the percentiles")
 		}
 	}
 	return m, m.order(f)
@@ -199,22 +200,27 @@ func readHyperfine(f *file) (*measurement, error) {
 		}
 	}
 	if failed > 0 {
-		m.warnings = append(m.warnings, fmt.Sprintf("%d of %s ended with an error; the percentiles include them", failed, sanitize.Count(len(r.Times), "run")))
+		m.warnings = append(m.warnings, fmt.Sprintf("%d of %s ended with an error; the percentiles include them",
+			failed, sanitize.Count(len(r.Times), "run")))
 	}
 	return m, nil
 }
 
 var (
-	twpingHead  = regexp.MustCompile(`(?m)^seq_no=\d+ +(?:fwd_delay=|delay=|\*LOST\*)`)
-	twpingLine  = regexp.MustCompile(`^seq_no=(\d+) +(?:fwd_delay=\S+ \S+ bck_delay=\S+ \S+ )?delay=(-?[\d.e+-]+) (\S+)`)
-	twpingLost  = regexp.MustCompile(`^seq_no=(\d+) +\*LOST\*$`)
-	twpingSum   = regexp.MustCompile(`^(\d+) sent, (\d+) lost \([^)]*\), (?:(\d+) duplicates|(\d+) send duplicates, (\d+) reflect duplicates)$`)
-	twpingNoise = regexp.MustCompile(`^(?:--- .* ---|SID:|first:|last:|.* (?:min/median/max|time min|jitter|hops|delay|reordering|TTL)\b.*|Hops .*|no reordering|\d+-reordering = .*|.* timestamp.*|Approximately .*|twping: .*|owping: .*)$`)
+	twpingHead = regexp.MustCompile(`(?m)^seq_no=\d+ +(?:fwd_delay=|delay=|\*LOST\*)`)
+	twpingLine = regexp.MustCompile(
+		`^seq_no=(\d+) +(?:fwd_delay=\S+ \S+ bck_delay=\S+ \S+ )?delay=(-?[\d.e+-]+) (\S+)`)
+	twpingLost = regexp.MustCompile(`^seq_no=(\d+) +\*LOST\*$`)
+	twpingSum  = regexp.MustCompile(
+		`^(\d+) sent, (\d+) lost \([^)]*\), (?:(\d+) duplicates|(\d+) send duplicates, (\d+) reflect duplicates)$`)
+	twpingNoise = regexp.MustCompile(
+		`^(?:--- .* ---|SID:|first:|last:|.* (?:min/median/max|time min|jitter|hops|delay|reordering|TTL)\b.*|Hops .*|no reordering|\d+-reordering = .*|.* timestamp.*|Approximately .*|twping: .*|owping: .*)$`)
 )
 
 // readTwping reads the output of twping -v (round trips) and owping -v (one way).
 func readTwping(f *file) (*measurement, error) {
-	m := &measurement{tool: "twping", metric: report.RoundTrip, unit: printed, traffic: report.Traffic{Protocol: "twamp"}}
+	m := &measurement{tool: "twping", metric: report.RoundTrip, unit: printed,
+		traffic: report.Traffic{Protocol: "twamp"}}
 	if !strings.Contains(f.head, "fwd_delay=") {
 		m.tool, m.metric, m.traffic.Protocol = "owping", report.Delay, "owamp"
 		m.limits = []string{"one-way delays include the error of both clocks"}

@@ -15,11 +15,13 @@ import (
 func Flags(flags *flag.FlagSet) *Options {
 	o := new(Options)
 	flags.StringVar(&o.Unit, "unit", "", "`UNIT` of values in other tools' files that do not state it: ns, us, ms or s")
-	flags.StringVar(&o.Series, "series", "", "`NAME` of the column, target, tag or series to read, where another tool's file has several")
+	flags.StringVar(&o.Series, "series", "",
+		"`NAME` of the column, target, tag or series to read, where another tool's file has several")
 	return o
 }
 
-// Open reads a report's folder, another tool's file or pipe, standard input for "-", or a folder with one such file for each run.
+// Open reads a report's folder, another tool's file or pipe, standard input for "-", or a folder with one such file for
+// each run.
 func Open(path string, o *Options) (*report.Report, error) {
 	info, err := os.Stat(path)
 	if path != "-" && (err != nil || info.IsDir() && !holdsFiles(path)) {

@@ -14,22 +14,25 @@ import (
 )
 
 var (
-	pingHead   = regexp.MustCompile(`(?m)^PING6?[ (]\S+`)
-	pingReply  = regexp.MustCompile(`^(.*?)\b(\d+) bytes from ([^,]+?)[:,]? (?:icmp_)?seq=(\d+)\b(.*)$`)
-	pingOther  = regexp.MustCompile(`^.*?\b\d+ bytes from \S+(?: \([^)]*\))?[:,] (.*)$`)
-	pingTime   = regexp.MustCompile(`time([=<])(-?\d+(?:[.,]\d+)?) ?(us|µs|ms|sec|s)\b`)
-	pingError  = regexp.MustCompile(`^(?:\[[\d.]+\] )?From (\S+)(?: \([^)]*\))?:? icmp_seq=(\d+) (.*)$`)
-	pingLost   = regexp.MustCompile(`^(?:\[[\d.]+\] )?(?:no answer yet for icmp_seq=|Request timeout for (?:icmp_)?seq[ =])(\d+)$`)
+	pingHead  = regexp.MustCompile(`(?m)^PING6?[ (]\S+`)
+	pingReply = regexp.MustCompile(`^(.*?)\b(\d+) bytes from ([^,]+?)[:,]? (?:icmp_)?seq=(\d+)\b(.*)$`)
+	pingOther = regexp.MustCompile(`^.*?\b\d+ bytes from \S+(?: \([^)]*\))?[:,] (.*)$`)
+	pingTime  = regexp.MustCompile(`time([=<])(-?\d+(?:[.,]\d+)?) ?(us|µs|ms|sec|s)\b`)
+	pingError = regexp.MustCompile(`^(?:\[[\d.]+\] )?From (\S+)(?: \([^)]*\))?:? icmp_seq=(\d+) (.*)$`)
+	pingLost  = regexp.MustCompile(
+		`^(?:\[[\d.]+\] )?(?:no answer yet for icmp_seq=|Request timeout for (?:icmp_)?seq[ =])(\d+)$`)
 	pingUnsent = regexp.MustCompile(`^\S*ping6?: (?:sendmsg|sendto|sending packet|wrote \S+ \d+ chars)\b`)
 	pingSum    = regexp.MustCompile(`(\d+) packets transmitted, (\d+) (?:packets )?received((?:, .*)?)$`)
 	pingMore   = regexp.MustCompile(`\+?(\d+) (duplicates|corrupted|errors)`)
-	pingRange  = regexp.MustCompile(`^(?:rtt|round-trip)(?: \(ms\))? +min/avg/max(?:/(?:mdev|stddev|std-dev))? = (-?[\d.,]+)/(-?[\d.,]+)/(-?[\d.,]+)`)
-	pingClock  = regexp.MustCompile(`time of day goes back|invalid tv_u?sec`)
-	pingWrong  = regexp.MustCompile(`^wrong data byte #\d+`)
-	pingDump   = regexp.MustCompile(`^(?:#\d+\t?|cp:|dp:|[0-9a-f]{1,2}(?: +[0-9a-f]{1,2})*)(?:\s+[0-9a-f]{1,2}\b)*$`)
+	pingRange  = regexp.MustCompile(
+		`^(?:rtt|round-trip)(?: \(ms\))? +min/avg/max(?:/(?:mdev|stddev|std-dev))? = (-?[\d.,]+)/(-?[\d.,]+)/(-?[\d.,]+)`)
+	pingClock = regexp.MustCompile(`time of day goes back|invalid tv_u?sec`)
+	pingWrong = regexp.MustCompile(`^wrong data byte #\d+`)
+	pingDump  = regexp.MustCompile(`^(?:#\d+\t?|cp:|dp:|[0-9a-f]{1,2}(?: +[0-9a-f]{1,2})*)(?:\s+[0-9a-f]{1,2}\b)*$`)
 	// pingNoise matches lines that are no outcome of a probe: headers, dots of a flood, routes, dumps of headers.
-	pingNoise = regexp.MustCompile(`^(?:PATTERN: 0x|--- .* statistics ---|----.*Statistics----|\^C|RR:|TS:|[LS]SRR:|NOP|\(same route\)|Unrecorded hops|` +
-		`Vr HL TOS|[0-9a-f] +[0-9a-f] +[0-9a-f]{2} [0-9a-f]{4}\b|(?:TCP|UDP|ICMP): |\d+/\d+ packets(?: received)?[, (]|--- |, pipe \d+|pipe \d+|RTT\[ms\]: )|^[.EC!\x08\x07 ]+(?:--- .* ---)?$|^\t`)
+	pingNoise = regexp.MustCompile(
+		`^(?:PATTERN: 0x|--- .* statistics ---|----.*Statistics----|\^C|RR:|TS:|[LS]SRR:|NOP|\(same route\)|Unrecorded hops|` +
+			`Vr HL TOS|[0-9a-f] +[0-9a-f] +[0-9a-f]{2} [0-9a-f]{4}\b|(?:TCP|UDP|ICMP): |\d+/\d+ packets(?: received)?[, (]|--- |, pipe \d+|pipe \d+|RTT\[ms\]: )|^[.EC!\x08\x07 ]+(?:--- .* ---)?$|^\t`)
 	// pingForeign matches replies in languages other than English.
 	pingForeign = regexp.MustCompile(`icmp_seq=\d+ ttl=\d+ \S+=[\d.,]+ ?ms|^\d+ \S+.*\b\d+ ?% ?\S*`)
 )
@@ -64,9 +67,11 @@ func (m *measurement) moment(now time.Time) int64 {
 }
 
 // stamps are the times that tools, or ts of moreutils, put before a line, without brackets.
-var stamps = []string{time.RFC3339Nano, "2006-01-02T15:04:05-0700", "2006-01-02 15:04:05", "2006-01-02T15:04:05", "Mon Jan _2 15:04:05 2006", "Jan 02 15:04:05"}
+var stamps = []string{time.RFC3339Nano, "2006-01-02T15:04:05-0700", "2006-01-02 15:04:05", "2006-01-02T15:04:05",
+	"Mon Jan _2 15:04:05 2006", "Jan 02 15:04:05"}
 
-// stamp returns the time before a line in seconds since 1970, empty if there is none; ok is unset if the text is something else.
+// stamp returns the time before a line in seconds since 1970, empty if there is none; ok is unset if the text is
+// something else.
 func stamp(text string) (seconds string, ok bool) {
 	text = strings.Trim(strings.TrimSpace(text), "[]")
 	if text == "" || clockTime.MatchString(text) { // a time without a date gives no order across midnight
@@ -138,8 +143,8 @@ type sum struct {
 	lineOfRange                         int
 }
 
-// setCounts sets the counts of probes from a summary and the lines, and warns where they differ. answered is how many replies the lines have
-// that the tool counts as received.
+// setCounts sets the counts of probes from a summary and the lines, and warns where they differ. answered is how many
+// replies the lines have that the tool counts as received.
 func (m *measurement) setCounts(f *file, s *sum, answered, duplicates int64) error {
 	c := &m.counts
 	c.Sent, c.Received = s.sent, int64(len(m.samples))+m.untimed
@@ -203,7 +208,8 @@ type pings struct {
 
 // readPing reads the output of ping (iputils, inetutils, BusyBox, BSD, macOS) and ping6.
 func readPing(f *file) (*measurement, error) {
-	r := &pings{f: f, measurement: &measurement{tool: "ping", metric: report.RoundTrip, unit: printed, traffic: report.Traffic{Protocol: "icmp"}},
+	r := &pings{f: f, measurement: &measurement{tool: "ping", metric: report.RoundTrip, unit: printed,
+		traffic: report.Traffic{Protocol: "icmp"}},
 		p: probes{first: -1, good: map[int64]bool{}, bad: map[int64]bool{}}, s: sum{least: math.NaN()}}
 	for n, line := range f.lines() {
 		if err := r.line(n, plainLine(strings.TrimPrefix(strings.TrimPrefix(line, "^C"), "\a"))); err != nil {
@@ -224,7 +230,8 @@ func readPing(f *file) (*measurement, error) {
 	}
 	c.SendFailed = min(c.SendFailed, max(c.Sent-c.Received-c.CorruptOnly, 0))
 	c.Lost = max(c.Sent-c.Received-c.CorruptOnly-c.SendFailed, 0)
-	m.warnings = append(m.warnings, "the output has no statistics at its end: whether probes after the last line were lost is unknown")
+	m.warnings = append(m.warnings,
+		"the output has no statistics at its end: whether probes after the last line were lost is unknown")
 	return m, nil
 }
 
@@ -397,20 +404,23 @@ func (r *pings) total(n int, line string) error {
 }
 
 var (
-	windowsHead  = regexp.MustCompile(`(?m): (?:\S+=\d+ )?\S+[=<]\d+ ?ms(?: TTL=\d+)?\s*$|^Pinging \S+.* with \d+ bytes of data:|^\s*\S+: \S+ = \d+, \S+ = \d+, \S+ = \d+ \(\d+ ?%`)
+	windowsHead = regexp.MustCompile(
+		`(?m): (?:\S+=\d+ )?\S+[=<]\d+ ?ms(?: TTL=\d+)?\s*$|^Pinging \S+.* with \d+ bytes of data:|^\s*\S+: \S+ = \d+, \S+ = \d+, \S+ = \d+ \(\d+ ?%`)
 	windowsReply = regexp.MustCompile(`^(?:\S+ )+?(\S+): (?:\S+=\d+ )?\S+?([=<])(\d+) ?ms(?: TTL=\d+)?$`)
 	windowsSum   = regexp.MustCompile(`^\S+: \S+ = (\d+), \S+ = (\d+), \S+ = (\d+)`)
 	windowsRange = regexp.MustCompile(`^\S+ = (\d+) ?ms, \S+ = (\d+) ?ms, \S+ = (\d+) ?ms$`)
 	windowsLost  = regexp.MustCompile(`^(?:Request timed out\.|General failure\.|PING: transmit failed.*)$`)
 	windowsError = regexp.MustCompile(`^Reply from \S+: (.*[a-z]\.)$`)
-	windowsNoise = regexp.MustCompile(`^(?:Pinging .* data:|Ping statistics for .*:|Approximate round trip times in milli-seconds:|Control-C|\^C|\S:\\.*>.*)$`)
+	windowsNoise = regexp.MustCompile(
+		`^(?:Pinging .* data:|Ping statistics for .*:|Approximate round trip times in milli-seconds:|Control-C|\^C|\S:\\.*>.*)$`)
 )
 
-// readWindows reads the output of Windows' ping. Replies and statistics have one form in all languages. Windows counts ICMP errors as
-// received.
+// readWindows reads the output of Windows' ping. Replies and statistics have one form in all languages. Windows counts
+// ICMP errors as received.
 func readWindows(f *file) (*measurement, error) {
-	m := &measurement{tool: "ping", metric: report.RoundTrip, unit: "ms (printed on each line)", traffic: report.Traffic{Protocol: "icmp"},
-		limits: []string{"values are whole milliseconds; those below one count as 1 ms"}}
+	m := &measurement{tool: "ping", metric: report.RoundTrip, unit: "ms (printed on each line)",
+		traffic: report.Traffic{Protocol: "icmp"},
+		limits:  []string{"values are whole milliseconds; those below one count as 1 ms"}}
 	var refused, lost int64
 	s := sum{least: math.NaN()}
 	for n, line := range f.lines() {
@@ -468,6 +478,7 @@ func readWindows(f *file) (*measurement, error) {
 	c.Received = int64(len(m.samples))
 	c.Sent = c.Received + refused + lost
 	c.Lost = c.Sent - c.Received - c.SendFailed
-	m.warnings = append(m.warnings, "the output has no statistics at its end: whether probes after the last line were lost is unknown")
+	m.warnings = append(m.warnings,
+		"the output has no statistics at its end: whether probes after the last line were lost is unknown")
 	return m, nil
 }

@@ -42,7 +42,9 @@ func readPscheduler(f *file) (*measurement, error) {
 	if len(r.Roundtrips) > 0 {
 		return f.roundtrips(r)
 	}
-	m := &measurement{tool: "perfSONAR", metric: report.Delay, unit: "ms (pScheduler's default bucket-width of 0.001 s; -unit overrides it)", single: "samples have no order in time",
+	m := &measurement{tool: "perfSONAR", metric: report.Delay,
+		unit:   "ms (pScheduler's default bucket-width of 0.001 s; -unit overrides it)",
+		single: "samples have no order in time",
 		limits: []string{"one-way delays rounded to 0.01 ms; they include the error of both clocks, which may be unknown"}}
 	if e := r.MaxClockError; e != nil && *e >= 0 {
 		m.limits[0] = fmt.Sprintf("one-way delays rounded to 0.01 ms; both clocks together may be wrong by %v ms", *e)
@@ -66,7 +68,8 @@ func readPscheduler(f *file) (*measurement, error) {
 	if m.whole, err = histogram(values, counts); err != nil {
 		return nil, f.bad(0, "histogram-latency: %v", err)
 	}
-	m.counts = report.Counts{Sent: max(r.PacketsSent, 0), Lost: max(r.PacketsLost, 0), Duplicates: max(r.PacketsDuplicated, 0), Reordered: max(r.PacketsReordered, 0)}
+	m.counts = report.Counts{Sent: max(r.PacketsSent, 0), Lost: max(r.PacketsLost, 0),
+		Duplicates: max(r.PacketsDuplicated, 0), Reordered: max(r.PacketsReordered, 0)}
 	m.counts.Received = max(m.counts.Sent-m.counts.Lost, 0)
 	return m, nil
 }
@@ -104,6 +107,7 @@ func (f *file) roundtrips(r *result) (*measurement, error) {
 			return nil, err
 		}
 	}
-	m.counts = report.Counts{Sent: max(r.Sent, 0), Lost: max(r.Lost, 0), Duplicates: max(r.Duplicates, 0), Received: int64(len(m.samples))}
+	m.counts = report.Counts{Sent: max(r.Sent, 0), Lost: max(r.Lost, 0), Duplicates: max(r.Duplicates, 0),
+		Received: int64(len(m.samples))}
 	return m, nil
 }

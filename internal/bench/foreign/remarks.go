@@ -18,7 +18,8 @@ type remark struct {
 // maxRemarks bounds the kinds of lines that a file's warnings name.
 const maxRemarks = 20
 
-// remark notes a line that is no latency. Lines with the same meaning become one warning, which names the first of them.
+// remark notes a line that is no latency. Lines with the same meaning become one warning, which names the first of
+// them.
 func (m *measurement) remark(line int, what string) {
 	for i := range m.remarks {
 		if m.remarks[i].what == what {
@@ -76,7 +77,8 @@ func (m *measurement) conclude() {
 		if r.lines == 1 {
 			m.warnings = append(m.warnings, fmt.Sprintf("line %d: %s", r.first, r.what))
 		} else {
-			m.warnings = append(m.warnings, fmt.Sprintf("%s, the first is %d: %s", sanitize.Count(r.lines, "line"), r.first, r.what))
+			m.warnings = append(m.warnings, fmt.Sprintf("%s, the first is %d: %s", sanitize.Count(r.lines, "line"),
+				r.first, r.what))
 		}
 	}
 	m.remarks, m.odd = nil, ""
@@ -85,7 +87,8 @@ func (m *measurement) conclude() {
 // differs warns if a number in the file's own summary is not what its lines add up to.
 func (m *measurement) differs(line int, what string, summary, parsed int64) {
 	if summary != parsed {
-		m.warnings = append(m.warnings, fmt.Sprintf("line %d: the file's own summary has %d %s, its lines have %d", line, summary, what, parsed))
+		m.warnings = append(m.warnings, fmt.Sprintf("line %d: the file's own summary has %d %s, its lines have %d",
+			line, summary, what, parsed))
 	}
 }
 

@@ -10,20 +10,25 @@ import (
 )
 
 var (
-	sockperfHead    = regexp.MustCompile(`^packet, txTime\(sec\), rxTime\(sec\), (?:latency|rtt)\(usec\)$`)
-	sockperfOutput  = regexp.MustCompile(`(?m)^packet, txTime\(sec\), rxTime\(sec\), |^sockperf: .*(?:\[Valid Duration\]|\[Total Run\]|percentile|Summary: |No messages were received)`)
-	sockperfLost    = regexp.MustCompile(`# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)`)
-	sockperfValid   = regexp.MustCompile(`\[Valid Duration\] RunTime=[\d.]+ sec; SentMessages=(\d+); ReceivedMessages=(\d+)`)
+	sockperfHead   = regexp.MustCompile(`^packet, txTime\(sec\), rxTime\(sec\), (?:latency|rtt)\(usec\)$`)
+	sockperfOutput = regexp.MustCompile(
+		`(?m)^packet, txTime\(sec\), rxTime\(sec\), |^sockperf: .*(?:\[Valid Duration\]|\[Total Run\]|percentile|Summary: |No messages were received)`)
+	sockperfLost = regexp.MustCompile(
+		`# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)`)
+	sockperfValid = regexp.MustCompile(
+		`\[Valid Duration\] RunTime=[\d.]+ sec; SentMessages=(\d+); ReceivedMessages=(\d+)`)
 	sockperfPoint   = regexp.MustCompile(`---> (?:percentile +([\d.]+)|<(MAX|MIN)> observation) = +([\d.]+)$`)
 	sockperfAverage = regexp.MustCompile(`====> avg-(latency|rtt|lat)=([\d.]+)`)
 	// sockperfNoise matches other lines of sockperf: its options, addresses and sums.
-	sockperfNoise = regexp.MustCompile(`^(?:-*|test was performed using .*|\[ ?\d+\] (?:IP|PORT|Using) .*|sockperf\[(?:CLIENT|SERVER)\] .*|sockperf: (?:== version .*|={3,} .*|\[(?:CLIENT|SERVER|Total Run)\].*|Warmup stage.*|Starting test.*|` +
-		`Test end.*|Total \d+ observations.*|Summary: .*|Server closed .*|Latency is .*|(?:using|Setting|Configured|Message Rate|BandWidth|NOTE|Set ).*))$`)
+	sockperfNoise = regexp.MustCompile(
+		`^(?:-*|test was performed using .*|\[ ?\d+\] (?:IP|PORT|Using) .*|sockperf\[(?:CLIENT|SERVER)\] .*|sockperf: (?:== version .*|={3,} .*|\[(?:CLIENT|SERVER|Total Run)\].*|Warmup stage.*|Starting test.*|` +
+			`Test end.*|Total \d+ observations.*|Summary: .*|Server closed .*|Latency is .*|(?:using|Setting|Configured|Message Rate|BandWidth|NOTE|Set ).*))$`)
 	sockperfNothing = regexp.MustCompile(`No messages were received from the server|No valid observations found`)
 )
 
-// readSockperf reads the output of sockperf with --full-log, or what it prints. The column of latencies, and the printed percentiles, are
-// half the round trip unless it ran with --full-rtt; with --full-log the round trip is computed from the times.
+// readSockperf reads the output of sockperf with --full-log, or what it prints. The column of latencies, and the
+// printed percentiles, are half the round trip unless it ran with --full-rtt; with --full-log the round trip is
+// computed from the times.
 func readSockperf(f *file) (*measurement, error) {
 	m := &measurement{tool: "sockperf", metric: report.RoundTrip}
 	m.unknown()

@@ -18,7 +18,8 @@ import (
 
 var (
 	columnName = regexp.MustCompile(`^[\pL_%#][\pL\pN_ ./%()\[\]+:#-]*$`)
-	columnUnit = regexp.MustCompile(`(?i)(?:^|[_ (\[.-])(ns|nsec|nanoseconds?|us|µs|usec|microseconds?|ms|msec|milliseconds?|s|sec|seconds?)[)\]]?$`)
+	columnUnit = regexp.MustCompile(
+		`(?i)(?:^|[_ (\[.-])(ns|nsec|nanoseconds?|us|µs|usec|microseconds?|ms|msec|milliseconds?|s|sec|seconds?)[)\]]?$`)
 	latencies  = regexp.MustCompile(`(?i)rtt|round.?trip|latency|delay|duration|elapsed|response`)
 	percentage = regexp.MustCompile(`^(\d+(?:\.\d+)?)%$`)
 	lostCell   = regexp.MustCompile(`(?i)^(?:|-|\*|timeout|timed out|lost|nan|null|none|n/?a)$`)
@@ -110,7 +111,8 @@ func (f *file) names() []string {
 func hasColumns(names ...string) func(*file) bool {
 	return func(f *file) bool {
 		all := f.names()
-		return !slices.Contains(all, f.Series) && !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(all, n) })
+		return !slices.Contains(all, f.Series) && !slices.ContainsFunc(names,
+			func(n string) bool { return !slices.Contains(all, n) })
 	}
 }
 
@@ -138,7 +140,8 @@ func readTable(f *file) (*measurement, error) {
 	}
 	factor := 0.0
 	if u := columnUnit.FindStringSubmatch(t.names[column]); u != nil && f.Unit == "" {
-		factor, m.unit = units[strings.ToLower(u[1])], fmt.Sprintf("%s (by the column's name, %s)", u[1], t.names[column])
+		factor, m.unit = units[strings.ToLower(u[1])], fmt.Sprintf("%s (by the column's name, %s)", u[1],
+			t.names[column])
 	} else if factor, m.unit, err = f.statedUnit(); err != nil {
 		return nil, err
 	}
@@ -169,7 +172,8 @@ func readTable(f *file) (*measurement, error) {
 	return m, nil
 }
 
-// decimal returns a number with a decimal point: a table whose cells are not separated by commas may have decimal commas.
+// decimal returns a number with a decimal point: a table whose cells are not separated by commas may have decimal
+// commas.
 func (t *table) decimal(text string) string {
 	if t.comma == "," {
 		return text
@@ -199,12 +203,14 @@ func (f *file) column(line int, names []string) (int, error) {
 
 // readHey reads the output of hey -o csv.
 func readHey(f *file) (*measurement, error) {
-	m := &measurement{tool: "hey", metric: report.Response, unit: "s (fixed by hey)", limits: []string{"whole tenths of a millisecond", "failed requests without a response are not in the file"}}
+	m := &measurement{tool: "hey", metric: report.Response, unit: "s (fixed by hey)",
+		limits: []string{"whole tenths of a millisecond", "failed requests without a response are not in the file"}}
 	t, err := f.table()
 	if err != nil {
 		return nil, err
 	}
-	took, code, offset := slices.Index(t.names, "response-time"), slices.Index(t.names, "status-code"), slices.Index(t.names, "offset")
+	took, code, offset := slices.Index(t.names, "response-time"), slices.Index(t.names, "status-code"),
+		slices.Index(t.names, "offset")
 	for {
 		row, line, err := t.next()
 		if err != nil {
@@ -236,7 +242,8 @@ func readJMeter(f *file) (*measurement, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, took, label, good, code := slices.Index(t.names, "timeStamp"), slices.Index(t.names, "elapsed"), slices.Index(t.names, "label"), slices.Index(t.names, "success"), slices.Index(t.names, "responseCode")
+	at, took, label, good, code := slices.Index(t.names, "timeStamp"), slices.Index(t.names, "elapsed"),
+		slices.Index(t.names, "label"), slices.Index(t.names, "success"), slices.Index(t.names, "responseCode")
 	all := map[string]*measurement{}
 	for {
 		row, line, err := t.next()
@@ -251,7 +258,8 @@ func readJMeter(f *file) (*measurement, error) {
 			if len(all) == maxRuns {
 				return nil, f.bad(line, "more than %d labels", maxRuns)
 			}
-			m = &measurement{tool: "JMeter", metric: report.Response, unit: "ms (fixed by JMeter)", limits: []string{"whole milliseconds"}}
+			m = &measurement{tool: "JMeter", metric: report.Response, unit: "ms (fixed by JMeter)",
+				limits: []string{"whole milliseconds"}}
 			all[row[label]] = m
 		}
 		ms, err := strconv.ParseInt(row[at], 10, 64)
@@ -317,7 +325,8 @@ func readLocust(f *file) (*measurement, error) {
 		return nil, err
 	}
 	row, line := rows[name], lines[name]
-	m := &measurement{tool: "Locust", metric: report.Response, unit: "ms (fixed by Locust)", limits: []string{"Locust rounds response times to two digits"}}
+	m := &measurement{tool: "Locust", metric: report.Response, unit: "ms (fixed by Locust)",
+		limits: []string{"Locust rounds response times to two digits"}}
 	m.unknown()
 	for i, column := range t.names {
 		var to *float64

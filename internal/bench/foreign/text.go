@@ -81,7 +81,8 @@ func readNumbers(f *file) (*measurement, error) {
 			continue
 		}
 		if decimalComma.MatchString(line) { // it may be a row of two columns, too
-			return nil, f.bad(n, "%q has a comma: want numbers with a decimal point, or a table with column names", line)
+			return nil, f.bad(n, "%q has a comma: want numbers with a decimal point, or a table with column names",
+				line)
 		}
 		ns, err := nanoseconds(line, factor)
 		if err != nil {

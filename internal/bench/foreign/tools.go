@@ -30,16 +30,19 @@ var (
 	netperfHead  = regexp.MustCompile(`(?m)^(?:MIGRATED |OMNI )|_LATENCY=|Latency Microseconds`)
 	netperfKey   = regexp.MustCompile(`^([A-Z0-9_]+)_LATENCY=(\S+)$`)
 	netperfShort = regexp.MustCompile(`^P(\d+)$`)
-	netperfNoise = regexp.MustCompile(`^(?:[A-Z][A-Z0-9_]*=|OMNI |MIGRATED |Size |Socket |bytes |Send |Recv |Local |Remote |Using |=+$)`) // other keys and headers
+	netperfNoise = regexp.MustCompile(
+		`^(?:[A-Z][A-Z0-9_]*=|OMNI |MIGRATED |Size |Socket |bytes |Send |Recv |Local |Remote |Using |=+$)`) // other keys and headers
 	// netperfOther matches what may be a percentile that is not understood.
 	netperfOther = regexp.MustCompile(`^P\d+_|^[A-Z0-9_]*LAT|(?:Percen|Laten|Microsec)`)
 	netperfTest  = regexp.MustCompile(`^(?:MIGRATED |OMNI ).* (?:TEST|Test)\b`)
-	netperfLong  = regexp.MustCompile(`^(Minimum|Mean|Maximum|Stddev|\d+)(?:st|nd|rd|th)?(?: Percentile)? Latency Microseconds$`)
+	netperfLong  = regexp.MustCompile(
+		`^(Minimum|Mean|Maximum|Stddev|\d+)(?:st|nd|rd|th)?(?: Percentile)? Latency Microseconds$`)
 )
 
 // readNetperf reads the latency keys in the output of netperf -k and -o for its omni tests.
 func readNetperf(f *file) (*measurement, error) {
-	m := &measurement{tool: "netperf", metric: report.RoundTrip, unit: "µs (fixed by netperf)", limits: []string{"percentiles are whole microseconds, from netperf's histogram"}}
+	m := &measurement{tool: "netperf", metric: report.RoundTrip, unit: "µs (fixed by netperf)",
+		limits: []string{"percentiles are whole microseconds, from netperf's histogram"}}
 	m.unknown()
 	seen := map[string]bool{}
 	headed, filled := false, false
@@ -128,9 +131,11 @@ func readNetperf(f *file) (*measurement, error) {
 
 var (
 	cyclictestHead = regexp.MustCompile(`(?m)^# Histogram\s*$`)
-	// cyclictestSum matches the lines after the histogram, and cyclictestNoise what cyclictest prints before and after it.
+	// cyclictestSum matches the lines after the histogram, and cyclictestNoise what cyclictest prints before and after
+	// it.
 	cyclictestSum   = regexp.MustCompile(`^(?:Total|Min Latencies|Avg Latencies|Max Latencies|Histogram Overflows)$`)
-	cyclictestNoise = regexp.MustCompile(`^(?:# (?:/dev/cpu_dma_latency|Thread \d+:|Histogram Overflow at).*|(?:T: ?\d+ \(|policy: |WARN: |/dev/cpu_dma_latency ).*)?$`)
+	cyclictestNoise = regexp.MustCompile(
+		`^(?:# (?:/dev/cpu_dma_latency|Thread \d+:|Histogram Overflow at).*|(?:T: ?\d+ \(|policy: |WARN: |/dev/cpu_dma_latency ).*)?$`)
 )
 
 // readCyclictest reads the histogram that cyclictest -h prints, with all threads combined.
@@ -215,7 +220,8 @@ func readCyclictest(f *file) (*measurement, error) {
 }
 
 func newCyclictest(f *file) *measurement {
-	m := &measurement{tool: "cyclictest", metric: report.WakeUp, unit: "µs (cyclictest's default; set -unit ns where it ran with -N)", single: "samples have no order in time",
+	m := &measurement{tool: "cyclictest", metric: report.WakeUp,
+		unit: "µs (cyclictest's default; set -unit ns where it ran with -N)", single: "samples have no order in time",
 		limits: []string{"values are whole microseconds"}}
 	if f.Unit != "" {
 		m.unit, m.limits = f.Unit+" (set by -unit)", nil
@@ -257,8 +263,9 @@ var wrkHead = regexp.MustCompile(`(?m)^Running \S+ test @ (\S+)`)
 var (
 	wrkLine     = regexp.MustCompile(`^(\d+(?:\.\d+)?)%\s+(\d+(?:\.\d+)?)(us|ms|s|m|h)$`)
 	wrkRequests = regexp.MustCompile(`^(\d+) requests in `)
-	wrkNoise    = regexp.MustCompile(`^(?:Running |\d+ threads and \d+ connections$|Thread (?:Stats|calibration)\b|Latency +[\d.]|Req/Sec +\S|Latency Distribution\b|Requests/sec: |Transfer/sec: |Initialised \d|Uncorrected Latency|Detailed Percentile spectrum:)`)
-	wrkErrors   = regexp.MustCompile(`^(?:Socket errors:|Non-2xx or 3xx responses:)`)
+	wrkNoise    = regexp.MustCompile(
+		`^(?:Running |\d+ threads and \d+ connections$|Thread (?:Stats|calibration)\b|Latency +[\d.]|Req/Sec +\S|Latency Distribution\b|Requests/sec: |Transfer/sec: |Initialised \d|Uncorrected Latency|Detailed Percentile spectrum:)`)
+	wrkErrors = regexp.MustCompile(`^(?:Socket errors:|Non-2xx or 3xx responses:)`)
 )
 
 // readWrk reads the output of wrk and wrk2 with --latency: the percentiles of wrk, the detailed spectrum of wrk2.
@@ -279,7 +286,8 @@ func readWrk(f *file) (*measurement, error) {
 			}
 			headed = true
 		}
-		if inside = wrk2 && (inside || spectrumHead.MatchString(line)) && !strings.HasPrefix(line, "-----"); inside { // see spectrum
+		// see spectrum
+		if inside = wrk2 && (inside || spectrumHead.MatchString(line)) && !strings.HasPrefix(line, "-----"); inside {
 			continue
 		}
 		p := wrkLine.FindStringSubmatch(line)

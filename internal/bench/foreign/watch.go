@@ -59,7 +59,8 @@ func readWatch(f *file) (*measurement, error) {
 	found, tags := watchTarget.FindAllSubmatch(f.text, -1), map[string]bool{}
 	for _, t := range found {
 		tags[string(t[1])] = true
-		if names = append(names, string(t[2])); f.Series == string(t[1]) || f.Series == string(t[2]) || f.Series == "" && len(found) == 1 {
+		if names = append(names, string(t[2])); f.Series == string(t[1]) || f.Series == string(t[2]) ||
+			f.Series == "" && len(found) == 1 {
 			tag, name = string(t[1]), string(t[2])
 		}
 	}
@@ -74,12 +75,14 @@ func readWatch(f *file) (*measurement, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &measurement{tool: "rebound-watch", metric: report.RoundTrip, unit: "ns (by a comment in the file)", start: start, timed: true,
+	m := &measurement{tool: "rebound-watch", metric: report.RoundTrip, unit: "ns (by a comment in the file)",
+		start: start, timed: true,
 		label: name + " " + start.Format("2006-01-02T15")}
 	m.traffic.Protocol, m.traffic.Target, _ = strings.Cut(name, ":")
 	for _, s := range series {
 		if !tags[s.Name] {
-			m.warnings = append(m.warnings, fmt.Sprintf("intervals with the tag %q, of which no line says what the target is", s.Name))
+			m.warnings = append(m.warnings,
+				fmt.Sprintf("intervals with the tag %q, of which no line says what the target is", s.Name))
 		}
 	}
 	if i := slices.IndexFunc(series, func(s *latency.Series) bool { return s.Name == tag }); i >= 0 {
@@ -89,14 +92,16 @@ func readWatch(f *file) (*measurement, error) {
 		m.runs, m.single = "", "it has a single interval"
 	}
 	c := &m.counts
-	fields := map[string]*int64{"sent": &c.Sent, "received": &c.Received, "lost": &c.Lost, "lost_uncertain": &c.LostUncertain, "late": &c.Late,
+	fields := map[string]*int64{"sent": &c.Sent, "received": &c.Received, "lost": &c.Lost,
+		"lost_uncertain": &c.LostUncertain, "late": &c.Late,
 		"duplicates": &c.Duplicates, "reordered": &c.Reordered, "corrupt": &c.Corrupt, "send_failed": &c.SendFailed,
 		"dropped_here": &c.DroppedHere, "refused_there": &c.RefusedThere, "corrupt_only": &c.CorruptOnly}
 	for n, line := range f.lines() {
 		rest, ok := strings.CutPrefix(line, watchCounts+tag+" ")
 		if !ok {
 			other := watchOthers.FindStringSubmatch(line)
-			if strings.HasPrefix(line, "#") && !watchComment.MatchString(line) && !watchTarget.MatchString(line) && (other == nil || !tags[other[1]]) {
+			if strings.HasPrefix(line, "#") && !watchComment.MatchString(line) && !watchTarget.MatchString(line) &&
+				(other == nil || !tags[other[1]]) {
 				if err := m.unparsed(f, n, line); err != nil {
 					return nil, err
 				}

@@ -16,8 +16,10 @@ func (s *Series) counters() observe.Source {
 	if p := s.port.socket; p != nil {
 		from.Socket = p
 	}
-	if kernel := s.port.device == nil || s.port.device.Info().Backend == nic.Socket; kernel && (s.port.device == nil || s.port.device.Info().Driver != "afpacket") {
-		from.Rejects = observe.Rejects{Echo: s.Proto == probe.ICMP, Identifiers: s.Proto == probe.ICMP, UDP: s.Proto != probe.ICMP, V4: s.flow.Dst.Is4(), V6: s.flow.Dst.Is6()}
+	if kernel := s.port.device == nil || s.port.device.Info().Backend == nic.Socket; kernel &&
+		(s.port.device == nil || s.port.device.Info().Driver != "afpacket") {
+		from.Rejects = observe.Rejects{Echo: s.Proto == probe.ICMP, Identifiers: s.Proto == probe.ICMP,
+			UDP: s.Proto != probe.ICMP, V4: s.flow.Dst.Is4(), V6: s.flow.Dst.Is6()}
 	}
 	return from
 }
@@ -25,8 +27,10 @@ func (s *Series) counters() observe.Source {
 // Counts returns the measured probes by outcome, and the counters that show where those without a reply were dropped.
 func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 	n := s.stream.Counts()
-	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, CE: n.CE, Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
-		CorruptOnly: n.Spoiled, SendFailed: n.Unsent, NotAwaited: n.Abandoned, DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
+	c = report.Counts{Sent: n.Sent, Received: n.Received, Late: n.Late, Duplicates: n.Duplicates, CE: n.CE,
+		Reordered: n.Reordered, Corrupt: n.Corrupt - n.CorruptInWarmup,
+		CorruptOnly: n.Spoiled, SendFailed: n.Unsent, NotAwaited: n.Abandoned,
+		DroppedHereCounted: !s.uncounted[report.DroppedHere], RefusedThereCounted: !s.uncounted[report.RefusedThere],
 		DroppedThereCounted: !s.uncounted[report.DroppedThere], UnknownCounted: !s.uncounted[report.Unknown]}
 	drops = report.AddDrops(nil, s.drops)
 	for i := range drops {
@@ -42,10 +46,12 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 		closed, merged = p.Closed-s.closed, p.Closed > s.closed
 	}
 	if closed > 0 {
-		drops = append(drops, report.Drop{Place: report.RefusedThere, By: "target: port unreachable", Frames: closed, Ours: true})
+		drops = append(drops, report.Drop{Place: report.RefusedThere, By: "target: port unreachable", Frames: closed,
+			Ours: true})
 	}
 	if n := s.stream.Unmatched; n > 0 {
-		drops = append(drops, report.Drop{Place: report.Unknown, By: "bench: replies rejected without the number of a probe", Frames: n})
+		drops = append(drops, report.Drop{Place: report.Unknown,
+			By: "bench: replies rejected without the number of a probe", Frames: n})
 	}
 	st := s.stream.STAMP()
 	if st != nil {
@@ -53,7 +59,8 @@ func (s *Series) Counts() (c report.Counts, drops []report.Drop) {
 			n, counted := unanswered(&st.TLVs[i])
 			c.RefusedThereCounted = c.RefusedThereCounted || counted
 			if n > 0 {
-				drops = append(drops, report.Drop{Place: report.RefusedThere, By: "reflector: STAMP direct measurement", Frames: n, Ours: true})
+				drops = append(drops, report.Drop{Place: report.RefusedThere, By: "reflector: STAMP direct measurement",
+					Frames: n, Ours: true})
 			}
 		}
 	}
@@ -85,7 +92,8 @@ func perhapsRefused(c *report.Counts, unanswered int64) {
 	c.RefusedThereUncertain = c.RefusedThere - least
 }
 
-// droppedUncountedThere reports whether the responder's metrics were read, but its device does not count the frames that it drops.
+// droppedUncountedThere reports whether the responder's metrics were read, but its device does not count the frames
+// that it drops.
 func (s *Series) droppedUncountedThere() bool {
 	return s.Responder != "" && s.unread == nil && s.uncounted[report.DroppedThere]
 }
@@ -102,8 +110,8 @@ func unanswered(t *engine.TLVAnswers) (n int64, counted bool) {
 	return max(int64(int32(received-sent)), 0), true
 }
 
-// divideByDirection divides the lost probes by direction. there, back and either are those without a reply, elsewhere how many of
-// them were dropped at one of the hosts.
+// divideByDirection divides the lost probes by direction. there, back and either are those without a reply, elsewhere
+// how many of them were dropped at one of the hosts.
 func divideByDirection(c *report.Counts, there, back, either int64, elsewhere map[report.Place]int64) {
 	for place, n := range elsewhere {
 		first := &there

@@ -16,8 +16,8 @@ import (
 // sampleSize is how many round trips are kept at random: enough for p99 of them.
 const sampleSize = 1 << 12
 
-// requestTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so once, because
-// all reports of a series must be of the same packets.
+// requestTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so
+// once, because all reports of a series must be of the same packets.
 func (s *Series) requestTiming() {
 	if s.Proto != probe.STAMP || s.Message || !s.Explain || s.timingTried {
 		return
@@ -41,7 +41,10 @@ func (s *Series) requestTiming() {
 	switch {
 	case err != nil: // the measurement finds out why
 		s.farUnknown = "the target did not answer the request for its loop's times"
-	case !slices.ContainsFunc(reply.Stamped.Answers, func(a probe.Answer) bool { return a.Type == probe.HostTiming && a.Usable() }):
+	case !slices.ContainsFunc(reply.Stamped.Answers, func(a probe.Answer) bool {
+		return a.Type == probe.HostTiming &&
+			a.Usable()
+	}):
 		s.farUnknown = "the target does not report when its loop ran"
 	default:
 		s.flow = flow
@@ -90,9 +93,13 @@ func (n *Noise) causes(slowest []engine.Slow, clock *latency.Clock) (out []attri
 		if e.Weak && e.Took == 0 && covered[text+name] > (last-first)/10 {
 			continue
 		}
-		k, _ := slices.BinarySearchFunc(disjoint, e.From, func(s span, from uint64) int { return cmp.Compare(s.to, from) })
+		k, _ := slices.BinarySearchFunc(disjoint, e.From, func(s span,
+			from uint64) int {
+			return cmp.Compare(s.to, from)
+		})
 		if k < len(disjoint) && disjoint[k].from < e.To {
-			out = append(out, attribution.Cause{Start: clock.Nanoseconds(e.From), End: clock.Nanoseconds(e.To), Side: attribution.Here,
+			out = append(out, attribution.Cause{Start: clock.Nanoseconds(e.From), End: clock.Nanoseconds(e.To),
+				Side: attribution.Here,
 				Text: text, Name: name, Weak: e.Weak})
 		}
 	}
@@ -108,9 +115,11 @@ func (n *Noise) timeline(rep *report.Report, clock *latency.Clock) []attribution
 	var all []attribution.Interval
 	for _, e := range n.Events {
 		text, name := e.Phrase()
-		c := attribution.Interval{Start: epoch + clock.Nanoseconds(e.From), End: epoch + clock.Nanoseconds(e.To), Text: text, Name: name, Weak: e.Weak}
+		c := attribution.Interval{Start: epoch + clock.Nanoseconds(e.From), End: epoch + clock.Nanoseconds(e.To),
+			Text: text, Name: name, Weak: e.Weak}
 		// Between the runs other variants or targets are measured.
-		k, _ := slices.BinarySearchFunc(rep.Runs, c.Start-began, func(r latency.Run, at int64) int { return cmp.Compare(r.End, at) })
+		k, _ := slices.BinarySearchFunc(rep.Runs, c.Start-began,
+			func(r latency.Run, at int64) int { return cmp.Compare(r.End, at) })
 		if k < len(rep.Runs) && rep.Runs[k].Start < c.End-began {
 			all = append(all, c)
 		}
@@ -123,7 +132,8 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	if !s.Explain {
 		return nil
 	}
-	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel", How: noise.How, CausesBy: noise.By, MissedCauses: noise.Missed}
+	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel",
+		How: noise.How, CausesBy: noise.By, MissedCauses: noise.Missed}
 	errorNS := int64(-1)
 	switch {
 	case rep.STAMP == nil:
@@ -139,7 +149,9 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	convert := func(all []engine.Slow) (out []attribution.Probe) {
 		for i := range all {
 			k := &all[i]
-			p := attribution.Probe{Intended: clock.Nanoseconds(k.Intended), Residence: k.Far.Residence, FarWait: k.Far.Wait, Ahead: int(k.Far.Ahead), FarSeen: k.Far.Seen, There: k.Far.There, Back: k.Far.Back, ClockError: errorNS}
+			p := attribution.Probe{Intended: clock.Nanoseconds(k.Intended), Residence: k.Far.Residence,
+				FarWait: k.Far.Wait, Ahead: int(k.Far.Ahead), FarSeen: k.Far.Seen, There: k.Far.There, Back: k.Far.Back,
+				ClockError: errorNS}
 			at := func(tick uint64) int64 { return p.Intended + clock.Between(k.Intended, tick) }
 			p.Seen, p.Sent, p.Left, p.Looked = at(k.Seen), at(k.Sent), at(cmp.Or(k.Left, k.Sent)), at(k.Looked)
 			addKernel(&p, k, clock)
@@ -158,8 +170,8 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 // maxSlew is by how much CLOCK_REALTIME may run faster or slower than it should while it is corrected (adjtimex(2)).
 const maxSlew = 500e-6
 
-// addKernel sets the kernel's times of a round trip, relative to when it was sent. Without any, or if the clock was set meanwhile, they remain
-// unknown.
+// addKernel sets the kernel's times of a round trip, relative to when it was sent. Without any, or if the clock was set
+// meanwhile, they remain unknown.
 func addKernel(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
 	s := &k.Kernel
 	if s.Tick == 0 {
@@ -180,8 +192,8 @@ func addKernel(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
 	}
 }
 
-// probeOnce sends a probe of a flow until it is answered, in another session than the measured one, and returns the reply. A late reply to an
-// earlier probe does not suffice.
+// probeOnce sends a probe of a flow until it is answered, in another session than the measured one, and returns the
+// reply. A late reply to an earlier probe does not suffice.
 func (s *Series) probeOnce(flow probe.Flow, tries int) (r probe.Reply, err error) {
 	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately
 	codec, err := probe.New(flow)

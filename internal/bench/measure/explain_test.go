@@ -29,16 +29,18 @@ func TestNoiseCauses(t *testing.T) {
 	event(0, 1000, osnoise.Event{Cause: osnoise.PageFault, Weak: true, Count: 1}) // as often elsewhere
 	event(0, 1000, osnoise.Event{Cause: osnoise.Steal, Weak: true, Count: 1, Took: time.Millisecond})
 	event(400, 450, osnoise.Event{Cause: osnoise.Interrupt, Weak: true, Count: 1})
-	slow := []engine.Slow{{Intended: at(400), Seen: at(500)}, {Intended: at(100), Seen: at(200)}, {Intended: at(120), Seen: at(180)}}
+	slow := []engine.Slow{{Intended: at(400), Seen: at(500)}, {Intended: at(100), Seen: at(200)},
+		{Intended: at(120), Seen: at(180)}}
 	var got []string
 	for _, c := range n.causes(slow, clock) {
 		got = append(got, c.Text+" "+c.Name)
 	}
-	check.Same(t, got, []string{"polling thread descheduled on cpu 0 hog", "timer tick on cpu 0 ", "stolen by the hypervisor on cpu 0 ", "interrupts on cpu 0 "}, "%q")
+	check.Same(t, got, []string{"polling thread descheduled on cpu 0 hog", "timer tick on cpu 0 ",
+		"stolen by the hypervisor on cpu 0 ", "interrupts on cpu 0 "}, "%q")
 }
 
-// The kernel's times are relative to the send, with the error of the relation of both clocks. They are unknown if they are not within the
-// round trip: its clock was set meanwhile.
+// The kernel's times are relative to the send, with the error of the relation of both clocks. They are unknown if they
+// are not within the round trip: its clock was set meanwhile.
 func TestKernelTimes(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
 	const base, wall = uint64(1 << 40), int64(1_700_000_000e9)
@@ -54,7 +56,8 @@ func TestKernelTimes(t *testing.T) {
 		"set back":           {5, 90, -time.Second, false, false},
 		"reversed":           {95, 90, 0, false, true},
 	} {
-		k := engine.Slow{Sent: at(0), Seen: at(100), Kernel: engine.Kernel{Tick: at(120), Within: at(122) - at(120), Wall: wall + 121_000 + int64(c.set), Seen: wall + c.seen*1000}}
+		k := engine.Slow{Sent: at(0), Seen: at(100), Kernel: engine.Kernel{Tick: at(120), Within: at(122) - at(120),
+			Wall: wall + 121_000 + int64(c.set), Seen: wall + c.seen*1000}}
 		if c.sent >= 0 {
 			k.Kernel.Sent = wall + c.sent*1000
 		}
@@ -63,8 +66,10 @@ func TestKernelTimes(t *testing.T) {
 		for _, v := range []struct {
 			known          bool
 			want, got, off int64
-		}{{c.wantSent, c.sent * 1000, p.KernelSent, p.KernelSentError}, {c.wantSeen, c.seen * 1000, p.KernelSeen, p.KernelSeenError}} {
-			if d := v.got - v.want; v.known && (max(d, -d) > v.off || v.off < 1000 || v.off > 1100) || !v.known && v.got != 0 {
+		}{{c.wantSent, c.sent * 1000, p.KernelSent, p.KernelSentError},
+			{c.wantSeen, c.seen * 1000, p.KernelSeen, p.KernelSeenError}} {
+			if d := v.got - v.want; v.known && (max(d, -d) > v.off || v.off < 1000 || v.off > 1100) || !v.known &&
+				v.got != 0 {
 				t.Errorf("%s: %d±%d, want %d", what, v.got, v.off, v.want)
 			}
 		}
@@ -79,7 +84,8 @@ func TestNoiseTimeline(t *testing.T) {
 	var n Noise
 	for ms, name := range map[int]string{50: "first", 150: "between", 250: "second"} {
 		from := 1<<40 + clock.Ticks(time.Duration(ms)*time.Millisecond)
-		n.Events = append(n.Events, osnoise.Event{Cause: osnoise.Descheduled, Name: name, From: from, To: from + clock.Ticks(time.Millisecond)})
+		n.Events = append(n.Events, osnoise.Event{Cause: osnoise.Descheduled, Name: name, From: from,
+			To: from + clock.Ticks(time.Millisecond)})
 	}
 	at := map[string]int64{}
 	for _, track := range n.timeline(rep, clock) {

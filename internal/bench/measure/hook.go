@@ -67,7 +67,8 @@ func (h *Hook) run() error {
 		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %s: %w; it said: %s", errHook, h.Name, h.Command, err, strings.TrimSpace(said.String()))
+		return fmt.Errorf("%w: %s: %s: %w; it said: %s", errHook, h.Name, h.Command, err,
+			strings.TrimSpace(said.String()))
 	}
 	return nil
 }

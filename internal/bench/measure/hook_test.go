@@ -44,11 +44,12 @@ func TestFails(t *testing.T) {
 	await.Until(t, "what the hook started has ended", func() bool { return !running() })
 }
 
-// Run does not wait for background processes of a hook, which keep running: neither for their end, nor longer for their output than the
-// hook may take.
+// Run does not wait for background processes of a hook, which keep running: neither for their end, nor longer for their
+// output than the hook may take.
 func TestBackground(t *testing.T) {
 	defer func(was time.Duration) { grace = was }(grace)
-	for _, c := range []struct{ grace, within time.Duration }{{grace, time.Minute}, {6 * time.Second, 5 * time.Second}} {
+	for _, c := range []struct{ grace, within time.Duration }{{grace, time.Minute},
+		{6 * time.Second, 5 * time.Second}} {
 		grace = c.grace
 		pid := filepath.Join(t.TempDir(), "pid")
 		h := Hook{Command: "sleep 1000 & echo $! > " + pid, Within: c.within}

@@ -25,7 +25,9 @@ import (
 const (
 	liveEvery   = 200 * time.Millisecond // interval at which the counters are read
 	liveSeconds = 60                     // number of seconds shown
-	livePage    = time.Second            // minimum age of a page before it is built again, because it allocates, and no garbage collection runs while measuring
+	// minimum age of a page before it is built again, because it allocates, and no garbage collection runs while
+	// measuring
+	livePage = time.Second
 )
 
 // live shows the last minute of a session while it measures, on a terminal and at an HTTP address. It reads the values
@@ -230,13 +232,15 @@ func (l *live) draw(fresh int) {
 		}
 		from = max(len(l.seconds)-max(rows-3, 1), 0)
 		l.lines = len(l.seconds) - from + 1
-		fmt.Fprintf(&b, "\x1b[J%8s  %12s %12s %12s %9s %9s  last minute\n", "UTC", liveColumns[0], liveColumns[1], liveColumns[2], liveColumns[3], liveColumns[4])
+		fmt.Fprintf(&b, "\x1b[J%8s  %12s %12s %12s %9s %9s  last minute\n", "UTC", liveColumns[0], liveColumns[1],
+			liveColumns[2], liveColumns[3], liveColumns[4])
 	}
 	for i := from; i < len(l.seconds); i++ {
 		x := &l.seconds[i]
 		v := x.values(lost[i])
 		if l.lines >= 0 {
-			fmt.Fprintf(&b, "%8s  %12s %12s %12s %9s %9s  %s\n", x.at.UTC().Format("15:04:05"), v[0], v[1], v[2], v[3], v[4], l.of[x.series].name)
+			fmt.Fprintf(&b, "%8s  %12s %12s %12s %9s %9s  %s\n", x.at.UTC().Format("15:04:05"), v[0], v[1], v[2], v[3],
+				v[4], l.of[x.series].name)
 			continue
 		}
 		fmt.Fprintf(&b, "live %s %s:", x.at.UTC().Format("15:04:05"), l.of[x.series].name)
@@ -268,7 +272,8 @@ func (l *live) page(now time.Time) ([]byte, error) {
 	if now.Sub(l.made) < livePage && l.html != nil {
 		return l.html, nil
 	}
-	s := &page.Status{Over: "Rebound · live", Title: "Last minute", Name: "second", Columns: append([]string{"series"}, liveColumns...), Reload: "?every=10",
+	s := &page.Status{Over: "Rebound · live", Title: "Last minute", Name: "second",
+		Columns: append([]string{"series"}, liveColumns...), Reload: "?every=10",
 		Foot: "In each second: percentiles from the intended send, probes sent, and those without a reply so far. The report has the exact counts. Times are UTC."}
 	lost := sessionUnanswered(l.seconds)
 	var names []string

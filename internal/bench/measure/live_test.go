@@ -34,7 +34,8 @@ type made struct {
 
 func newMade(t *testing.T, names ...string) *made {
 	t.Helper()
-	m := &made{live: newLive(nil, time.Unix(1_700_000_000, 0)), now: time.Unix(1_700_000_000, 0), tick: 1, sent: make([]int64, len(names)), got: make([]int64, len(names))}
+	m := &made{live: newLive(nil, time.Unix(1_700_000_000, 0)), now: time.Unix(1_700_000_000, 0), tick: 1,
+		sent: make([]int64, len(names)), got: make([]int64, len(names))}
 	clock := latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 1e9, Steady: true}, 0, m.now)
 	for _, name := range names {
 		r := must.Get(latency.NewRecorder(clock, latency.RecorderOptions{Interval: 10 * time.Millisecond}))(t)
@@ -112,7 +113,8 @@ func TestLiveText(t *testing.T) {
 		m.pass()
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "live 22:13:20 10.0.0.2:  p50 ") || !strings.HasSuffix(lines[0], "sent 10  no reply 1") || strings.Contains(b.String(), "\x1b") {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "live 22:13:20 10.0.0.2:  p50 ") ||
+		!strings.HasSuffix(lines[0], "sent 10  no reply 1") || strings.Contains(b.String(), "\x1b") {
 		t.Errorf("%q", lines)
 	}
 	b.Reset()
@@ -121,7 +123,8 @@ func TestLiveText(t *testing.T) {
 		m.second(0, 10, 10, 5000)
 		m.pass()
 	}
-	if s := b.String(); strings.Count(s, "\x1b[J") != 3 || !strings.Contains(s, "\x1b[4A") || !strings.HasSuffix(s, "10.0.0.2\n") || m.lines != 6 {
+	if s := b.String(); strings.Count(s, "\x1b[J") != 3 || !strings.Contains(s, "\x1b[4A") ||
+		!strings.HasSuffix(s, "10.0.0.2\n") || m.lines != 6 {
 		t.Errorf("%d lines: %q", m.lines, s)
 	}
 }
@@ -139,7 +142,8 @@ func TestLivePage(t *testing.T) {
 		return h.Body.String()
 	}
 	body := get()
-	if strings.Contains(body, "<script") || !strings.Contains(body, "&lt;script&gt;") || !strings.Contains(body, "123.") || strings.Index(body, "22:13:21") > strings.Index(body, "22:13:20") {
+	if strings.Contains(body, "<script") || !strings.Contains(body, "&lt;script&gt;") ||
+		!strings.Contains(body, "123.") || strings.Index(body, "22:13:21") > strings.Index(body, "22:13:20") {
 		t.Errorf("%s", body)
 	}
 	m.second(0, 10, 10, 999_000)
@@ -170,15 +174,18 @@ func TestLiveChangesNothing(t *testing.T) {
 		}
 	}()
 	variant := func(name string) Settings {
-		return Settings{Name: name, Target: netip.MustParseAddr("127.0.0.1"), Proto: probe.UDP, Port: uint16(echo.LocalAddr().(*net.UDPAddr).Port),
+		return Settings{Name: name, Target: netip.MustParseAddr("127.0.0.1"), Proto: probe.UDP,
+			Port:  uint16(echo.LocalAddr().(*net.UDPAddr).Port),
 			Rates: []float64{2000}, Sizes: []int{0}, Transport: "socket", Driver: "auto", Timeout: 2 * time.Second}
 	}
 	var said []string
 	for range 3 {
 		var paused, stop atomic.Bool
 		var shown bytes.Buffer
-		o := Plan{Variants: []Settings{variant("with"), variant("without")}, Paired: true, Duration: 1200 * time.Millisecond, Slice: 100 * time.Millisecond, Runs: 1, Core: -1,
-			Out: filepath.Join(t.TempDir(), "out"), Stop: &stop, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Live: true, LiveAt: "127.0.0.1:0", ProgressTo: &shown, livePaused: &paused}
+		o := Plan{Variants: []Settings{variant("with"), variant("without")}, Paired: true,
+			Duration: 1200 * time.Millisecond, Slice: 100 * time.Millisecond, Runs: 1, Core: -1,
+			Out: filepath.Join(t.TempDir(), "out"), Stop: &stop, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Live: true, LiveAt: "127.0.0.1:0", ProgressTo: &shown, livePaused: &paused}
 		o.Before = func(s *Series) error {
 			paused.Store(s.Label() == "without")
 			return nil

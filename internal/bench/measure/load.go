@@ -32,7 +32,8 @@ func StartLoad(command string, cpus unix.CPUSet) (*Load, error) {
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the signal is sent when this thread exits, which waits for the command
+		// and never unlocked: the signal is sent when this thread exits, which waits for the command
+		runtime.LockOSThread()
 		if cpus.Count() > 0 {
 			_ = unix.SchedSetaffinity(0, &cpus)
 		}

@@ -43,7 +43,8 @@ func TestLoad(t *testing.T) {
 	stopWithin = 100 * time.Millisecond
 	dir := t.TempDir()
 	child, own := filepath.Join(dir, "child"), filepath.Join(dir, "own")
-	l := must.Get(StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+"; while :; do sleep 1000; done", unix.CPUSet{}))(t)
+	l := must.Get(StartLoad("trap '' TERM; sleep 1000 & echo $! >"+child+"; echo $$ >"+own+
+		"; while :; do sleep 1000; done", unix.CPUSet{}))(t)
 	running, shell := alive(t, child), alive(t, own)
 	if how, ended := l.Ended(); ended {
 		t.Errorf("the load has ended: %s", how)

@@ -60,7 +60,8 @@ var models = []struct {
 		func(fn pci.Function, o nic.Options) (nic.Port, error) { return mlx4.Open(fn, o, mlx4.Options{}) }},
 	{"ipoib", subnet, 0, func(mac [6]byte) sim.Model { return mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand, MAC: mac}) },
 		func(fn pci.Function, o nic.Options) (nic.Port, error) {
-			o.Steer = &nic.Steer{Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("10.0.0.2"), Neighbours: true}
+			o.Steer = &nic.Steer{Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("10.0.0.2"),
+				Neighbours: true}
 			return mlx4.Open(fn, o, mlx4.Options{})
 		}},
 	{"ena", ethernet, 0, func(mac [6]byte) sim.Model { return enasim.New(enasim.Options{MAC: mac}) },
@@ -326,8 +327,10 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 	const count = 2400
 	a, z := sim.Pair()
 	b := &bed{t: t}
-	s := &Series{Settings: Settings{Timeout: time.Second}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC, DstMAC: farMAC,
-		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7, Run: 1, Size: 100}}
+	s := &Series{Settings: Settings{Timeout: time.Second}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC,
+		DstMAC: farMAC,
+		Src:    netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 50000, DstPort: 7,
+		Run: 1, Size: 100}}
 	s.wire, s.port = b, &port{device: b}
 	switch models[i].medium {
 	case ethernet:
@@ -357,8 +360,10 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 	must.OK(t, s.Run(engine.Limit{Count: count}, new(atomic.Bool)))
 	c, drops := s.Counts()
 	truth := b.truth
-	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt // frames that the responder sent and no Recv returned
-	if c.Sent != count || truth.got != count || c.Duplicates != truth.twice || c.Reordered != truth.swapped || c.Corrupt != truth.corrupt ||
+	// frames that the responder sent and no Recv returned
+	dropped := truth.sent - c.Received - c.Late - c.Duplicates - c.Corrupt
+	if c.Sent != count || truth.got != count || c.Duplicates != truth.twice || c.Reordered != truth.swapped ||
+		c.Corrupt != truth.corrupt ||
 		c.Received+c.Late != count-truth.lost-truth.corrupt-dropped {
 		t.Errorf("%+v; the truth is %+v, and %d dropped", c, truth, dropped)
 	}
@@ -370,7 +375,8 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 		least, here = 0, 0
 	}
 	if c.DroppedHere != here || c.LostLeast() != least || c.Lost != truth.lost+dropped {
-		t.Errorf("%s lost, %d dropped here (%v); the truth is %d and %d", c.LostText(), c.DroppedHere, drops, truth.lost, dropped)
+		t.Errorf("%s lost, %d dropped here (%v); the truth is %d and %d", c.LostText(), c.DroppedHere, drops,
+			truth.lost, dropped)
 	}
 	for _, d := range drops {
 		if d.Place != report.DroppedHere {

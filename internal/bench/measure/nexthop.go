@@ -42,8 +42,8 @@ func (s *Series) answer(frame []byte) []byte {
 	return s.hop.own.Answer(frame)
 }
 
-// unanswered returns the next request for the next hop's MAC, or nil. Where the kernel receives the reply to it, it reads
-// the kernel's table.
+// unanswered returns the next request for the next hop's MAC, or nil. Where the kernel receives the reply to it, it
+// reads the kernel's table.
 func (s *Series) unanswered(first bool) []byte {
 	now, r := time.Now(), s.hop.reach
 	if first {

@@ -9,7 +9,8 @@ func (s *Series) Part(c Circumstances) report.Part {
 	if c.Anonymous {
 		rep.Anonymize()
 	}
-	return report.Part{Run: run, Series: recorded, Counts: rep.Counts, Drops: rep.Drops, Rejected: rep.Rejected, Counters: rep.Device.Counters, Order: rep.Order,
+	return report.Part{Run: run, Series: recorded, Counts: rep.Counts, Drops: rep.Drops, Rejected: rep.Rejected,
+		Counters: rep.Device.Counters, Order: rep.Order,
 		STAMP: rep.STAMP, Warnings: rep.Warnings, Notes: rep.Notes}
 }
 

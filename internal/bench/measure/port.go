@@ -101,8 +101,9 @@ func Open(o Options, variants []Settings) (*Set, error) {
 	return set, nil
 }
 
-// claim reserves the source of a series that the kernel does not have: of two programs that answer for one address, either
-// may receive the other's replies. Packet sockets each have a copy, so that they work unless the other program is not one.
+// claim reserves the source of a series that the kernel does not have: of two programs that answer for one address,
+// either may receive the other's replies. Packet sockets each have a copy, so that they work unless the other program
+// is not one.
 func (set *Set) claim(s *Series) error {
 	if s.path.Owned || s.path.Index == 0 {
 		return nil
@@ -277,10 +278,12 @@ func (p *port) steer() (*nic.Steer, error) {
 	first := p.series[0]
 	out := &nic.Steer{Local: first.flow.Src, Remote: first.flow.Dst, Neighbours: !first.path.Owned}
 	for _, s := range p.series {
-		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next || s.path.Routed(s.Target) && out.Neighbours || s.VLAN != 0 {
+		if s.flow.Src != out.Local || s.flow.Dst != out.Remote || s.path.Next != first.path.Next ||
+			s.path.Routed(s.Target) && out.Neighbours || s.VLAN != 0 {
 			for _, s := range p.series {
 				if s.path.Owned && s.Driver == "afxdp" {
-					return nil, process.Usagef("afxdp would intercept all frames of %s, which the host uses too: with several targets, a VLAN or a router, use -driver afpacket",
+					return nil, process.Usagef(
+						"afxdp would intercept all frames of %s, which the host uses too: with several targets, a VLAN or a router, use -driver afpacket",
 						s.path.Interface)
 				}
 			}
@@ -301,10 +304,12 @@ func (p *port) beside() (*nic.Steer, error) {
 	for _, s := range p.series {
 		switch src := s.flow.Src; {
 		case !s.path.Owned:
-			return nil, process.Usagef("-source %v: beside the kernel's driver the source has to be an address of the interface, because the kernel answers ARP for it "+
-				"(ip address add %[1]v; -iface has the interface's name)", src)
+			return nil, process.Usagef(
+				"-source %v: beside the kernel's driver the source has to be an address of the interface, because the kernel answers ARP for it "+
+					"(ip address add %[1]v; -iface has the interface's name)", src)
 		case s.VLAN != 0 && s.MAC == [6]byte{}:
-			return nil, process.Usagef("-vlan: beside the kernel's driver the target's MAC cannot be resolved on a VLAN: use -driver afpacket")
+			return nil, process.Usagef(
+				"-vlan: beside the kernel's driver the target's MAC cannot be resolved on a VLAN: use -driver afpacket")
 		case !out.Local.IsValid():
 			out.Local = src
 		case src != out.Local && !slices.Contains(out.Also, src):
@@ -338,7 +343,8 @@ func (p *port) filter() ([]bpf.RawInstruction, error) {
 }
 
 func parseMAC(s string) (mac [6]byte, err error) {
-	if n, err := fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5]); n != 6 {
+	if n, err := fmt.Sscanf(s, "%02x:%02x:%02x:%02x:%02x:%02x", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4],
+		&mac[5]); n != 6 {
 		return mac, fmt.Errorf("MAC %q: %w", s, err)
 	}
 	return mac, nil

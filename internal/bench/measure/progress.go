@@ -51,7 +51,8 @@ func newProgress(w io.Writer, log *slog.Logger, slices int, l engine.Limit) *pro
 	}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && controls() {
 		every = barEvery
-		p.bar = progressbar.NewOptions(steps, progressbar.OptionSetWriter(f), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+		p.bar = progressbar.NewOptions(steps, progressbar.OptionSetWriter(f), progressbar.OptionSetWidth(30),
+			progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
 	}
 	go p.run(every)
@@ -98,7 +99,8 @@ func (p *progress) run(every time.Duration) {
 			continue
 		}
 		shown = time.Now()
-		text := fmt.Sprintf("%s: %s sent, %s answered", sanitize.Text(s.Label()), latency.FormatCount(sent), latency.FormatCount(received))
+		text := fmt.Sprintf("%s: %s sent, %s answered", sanitize.Text(s.Label()), latency.FormatCount(sent),
+			latency.FormatCount(received))
 		if p.bar != nil {
 			p.bar.Describe(text)
 			_ = p.bar.Set(int(p.part(sent) * (steps - 1)))

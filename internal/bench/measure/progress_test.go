@@ -27,7 +27,8 @@ func TestLivenessReportsAnOutageOnce(t *testing.T) {
 		{21 * time.Second, 92, 20, unchanged},
 		{30 * time.Second, 92, 20, unchanged},
 	} {
-		check.Equal(t, l.observe(s, o.sent, o.received, start.Add(o.at)), o.want, fmt.Sprintf("observation %d: ", i)+"%d")
+		check.Equal(t, l.observe(s, o.sent, o.received, start.Add(o.at)), o.want,
+			fmt.Sprintf("observation %d: ", i)+"%d")
 	}
 }
 
@@ -37,6 +38,7 @@ func TestLivenessWaitsForTheTimeout(t *testing.T) {
 	s, start := &Series{}, time.Unix(1000, 0)
 	s.Timeout = 5 * time.Second
 	for i, want := range []int{unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, unchanged, stopped} {
-		check.Equal(t, l.observe(s, int64(10*i), 0, start.Add(time.Duration(i)*time.Second)), want, fmt.Sprintf("after %d s: ", i)+"%d")
+		check.Equal(t, l.observe(s, int64(10*i), 0, start.Add(time.Duration(i)*time.Second)), want,
+			fmt.Sprintf("after %d s: ", i)+"%d")
 	}
 }

@@ -49,20 +49,23 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 		out.OneWay.Why = "no reply was received"
 	}
 	if st.Impossible > 0 {
-		say("%s below zero or above the round trip: left out of residence, network and one-way delays", sanitize.Count(int64(st.Impossible), "residence time"))
+		say("%s below zero or above the round trip: left out of residence, network and one-way delays",
+			sanitize.Count(int64(st.Impossible), "residence time"))
 	}
 	if hops := int(s.flow.HopLimit()); answered && int(st.TTL) < hops {
 		say("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, hops-int(st.TTL))
 	}
 	if st.Untrusted > 0 {
-		say("TLVs whose HMAC the reflector did not verify were ignored, in %s", sanitize.Count(int64(st.Untrusted), "reply"))
+		say("TLVs whose HMAC the reflector did not verify were ignored, in %s",
+			sanitize.Count(int64(st.Untrusted), "reply"))
 	}
 	for i := range st.TLVs {
 		t := &st.TLVs[i]
 		if t.Type == probe.HostTiming { // the attribution has what it says
 			continue
 		}
-		out.TLVs = append(out.TLVs, report.TLV{Name: t.Type.String(), Answered: t.Answered, Unrecognized: t.Unrecognized, Malformed: t.Malformed,
+		out.TLVs = append(out.TLVs, report.TLV{Name: t.Type.String(), Answered: t.Answered,
+			Unrecognized: t.Unrecognized, Malformed: t.Malformed,
 			Integrity: t.Flagged, Answers: explain(t)})
 	}
 	for _, t := range out.TLVs {
@@ -70,7 +73,8 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 		for _, n := range []struct {
 			n    int64
 			what string
-		}{{t.Unrecognized, "not understood (U)"}, {t.Malformed, "reported as malformed (M)"}, {t.Integrity, "reported with a wrong HMAC (I)"}} {
+		}{{t.Unrecognized, "not understood (U)"}, {t.Malformed, "reported as malformed (M)"},
+			{t.Integrity, "reported with a wrong HMAC (I)"}} {
 			if n.n > 0 {
 				line += fmt.Sprintf(", %d %s", n.n, n.what)
 			}
@@ -110,11 +114,15 @@ func (s *Series) oneWay(rep *report.Report, st *engine.STAMP, end bool) {
 	o.Far = report.ClockError{NS: int64(st.WorstError + 1), Source: "the reflector's error estimate"}
 	o.ErrorNS = o.Near.NS + o.Far.NS
 	o.NegativeThere, o.NegativeBack = st.NegativeThere, st.NegativeBack
-	rep.Notes = append(rep.Notes, fmt.Sprintf("one-way delays are wrong by up to %s: this host's clock by %s (%s), the reflector's by %s (%s)",
-		latency.FormatNS(float64(o.ErrorNS)), latency.FormatNS(float64(o.Near.NS)), o.Near.Source, latency.FormatNS(float64(o.Far.NS)), o.Far.Source))
+	rep.Notes = append(rep.Notes,
+		fmt.Sprintf("one-way delays are wrong by up to %s: this host's clock by %s (%s), the reflector's by %s (%s)",
+			latency.FormatNS(float64(o.ErrorNS)), latency.FormatNS(float64(o.Near.NS)), o.Near.Source,
+			latency.FormatNS(float64(o.Far.NS)), o.Far.Source))
 	if n := st.NegativeThere + st.NegativeBack; n > 0 {
-		rep.Notes = append(rep.Notes, fmt.Sprintf("%s below zero (%s there, %s back) and counted as 0: the clocks differ by more than a delay",
-			sanitize.Count(n, "one-way delay"), latency.FormatCount(st.NegativeThere), latency.FormatCount(st.NegativeBack)))
+		rep.Notes = append(rep.Notes,
+			fmt.Sprintf("%s below zero (%s there, %s back) and counted as 0: the clocks differ by more than a delay",
+				sanitize.Count(n, "one-way delay"), latency.FormatCount(st.NegativeThere),
+				latency.FormatCount(st.NegativeBack)))
 	}
 }
 
@@ -154,7 +162,8 @@ func explain(t *engine.TLVAnswers) (out []string) {
 		say("%d probes arrived with a different DSCP or ECN than they were sent with", t.Other)
 		say("%d replies could not be sent with DSCP %d", t.Reverse, v[0]>>2)
 	case probe.DirectMeasurement:
-		say("of %d sent in the session, warm-up included, the reflector had received %d and answered %d", be.Uint32(v), be.Uint32(v[4:]), be.Uint32(v[8:]))
+		say("of %d sent in the session, warm-up included, the reflector had received %d and answered %d", be.Uint32(v),
+			be.Uint32(v[4:]), be.Uint32(v[8:]))
 	case probe.AccessReport:
 		say("access %d and code %d were returned", v[0]>>4, v[1])
 	case probe.FollowUp:

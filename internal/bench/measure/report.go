@@ -54,25 +54,28 @@ func (s *Series) Report(c Circumstances) *report.Report {
 	return rep
 }
 
-// newReport creates a report with everything except the recorded times. Before the end, it uses the error of this host's
-// clock at the start.
+// newReport creates a report with everything except the recorded times. Before the end, it uses the error of this
+// host's clock at the start.
 func (s *Series) newReport(c Circumstances, end bool) *report.Report {
 	rep := report.New("bench", report.RoundTrip)
 	rep.Label = s.Label()
 	rep.Session = c.Session
 	rep.Host = c.Host
 	n := s.stream.Counts()
-	rep.Traffic = report.Traffic{Target: s.flow.Dst.String(), Protocol: s.Protocol(), IPVersion: 4, FrameSize: s.flow.Size,
-		Mode: "closed", Outstanding: 1, Transport: s.Transport}
+	rep.Traffic = report.Traffic{Target: s.flow.Dst.String(), Protocol: s.Protocol(), IPVersion: 4,
+		FrameSize: s.flow.Size,
+		Mode:      "closed", Outstanding: 1, Transport: s.Transport}
 	if s.flow.Dst.Is6() {
 		rep.Traffic.IPVersion = 6
 	}
-	rep.Traffic.DSCP, rep.Traffic.ECN, rep.Traffic.TTL, rep.Traffic.VLAN, rep.Traffic.SourcePorts = int(s.DSCP), int(s.ECN), int(s.TTL), int(s.VLAN), s.Ports
+	rep.Traffic.DSCP, rep.Traffic.ECN, rep.Traffic.TTL, rep.Traffic.VLAN, rep.Traffic.SourcePorts = int(s.DSCP),
+		int(s.ECN), int(s.TTL), int(s.VLAN), s.Ports
 	if s.Proto != probe.ICMP {
 		rep.Traffic.Target = netip.AddrPortFrom(s.flow.Dst, s.flow.DstPort).String()
 	}
 	if s.Message {
-		rep.Traffic.Target, rep.Traffic.FrameSize, rep.Traffic.Transport = netip.AddrPortFrom(s.Target, s.Port).String(), s.message(), "message"
+		rep.Traffic.Target, rep.Traffic.FrameSize, rep.Traffic.Transport = netip.AddrPortFrom(s.Target,
+			s.Port).String(), s.message(), "message"
 		rep.Traffic.IPVersion = 0
 	}
 	if s.Rates[0] > 0 {
@@ -101,17 +104,22 @@ func (s *Series) newReport(c Circumstances, end bool) *report.Report {
 	}
 	rep.Notes = append(rep.Notes, s.remarks(n)...)
 	if late := time.Duration(c.Clock.Nanoseconds(s.stream.Behind)); late > c.Slack {
-		rep.Warnings = append(rep.Warnings, fmt.Sprintf(report.NotOffered+": a run ended %s behind its schedule", latency.FormatDuration(late)))
+		rep.Warnings = append(rep.Warnings, fmt.Sprintf(report.NotOffered+": a run ended %s behind its schedule",
+			latency.FormatDuration(late)))
 	}
 	if s.counters().Uncounted() && rep.Counts.LostUncertain > 0 {
-		rep.Warnings = append(rep.Warnings, "lost is a range: the device does not count the frames that it drops for lack of a receive buffer ("+rep.Device.Driver+")")
+		rep.Warnings = append(rep.Warnings,
+			"lost is a range: the device does not count the frames that it drops for lack of a receive buffer ("+
+				rep.Device.Driver+")")
 	}
 	switch {
 	case s.unread != nil:
-		rep.Warnings = append(rep.Warnings, fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
-			"lost is a range: check that -responder-metrics still answers, at most 5 times a second for all its clients (%v)", s.unread))
+		rep.Warnings = append(rep.Warnings,
+			fmt.Sprintf("the responder's metrics could not be read around every run, so what was refused or dropped there is incomplete and "+
+				"lost is a range: check that -responder-metrics still answers, at most 5 times a second for all its clients (%v)", s.unread))
 	case s.droppedUncountedThere() && rep.Counts.Lost > 0:
-		rep.Warnings = append(rep.Warnings, "lost is a range: the responder's device does not count the frames that it drops for lack of a receive buffer")
+		rep.Warnings = append(rep.Warnings,
+			"lost is a range: the responder's device does not count the frames that it drops for lack of a receive buffer")
 	}
 	if rep.Counts.Lost > 0 {
 		const why = "lost is a range: %s was restarted while measuring, and no counter includes the frames on its rings"
@@ -154,24 +162,28 @@ func (s *Series) device(rep *report.Report) {
 	defer func() {
 		if d := &rep.Device; d.Backend == string(nic.Socket) && pci.InterfaceIsModel(d.Device) {
 			d.Backend = string(nic.Sim)
-			d.Notes = append(d.Notes, "the interface's kernel driver runs on a device model: its timestamps are the model's, not a card's")
+			d.Notes = append(d.Notes,
+				"the interface's kernel driver runs on a device model: its timestamps are the model's, not a card's")
 		}
 	}()
 	if s.port.device == nil {
-		rep.Device = report.Device{Driver: "socket", Device: s.path.Interface, MTU: s.path.MTU, Backend: string(nic.Socket),
-			Notes: []string{"through the kernel's own socket: the round trip includes its network stack in both directions"}}
+		rep.Device = report.Device{Driver: "socket", Device: s.path.Interface, MTU: s.path.MTU,
+			Backend: string(nic.Socket),
+			Notes:   []string{"through the kernel's own socket: the round trip includes its network stack in both directions"}}
 		return
 	}
 	i := s.port.device.Info()
-	rep.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU, Queues: i.Queues,
+	rep.Device = report.Device{Driver: i.Driver, Device: i.Device, Model: i.Model, MAC: i.MAC, MTU: i.MTU,
+		Queues:  i.Queues,
 		Backend: string(i.Backend), Push: i.Push, Notes: i.Notes}
 	if l, err := s.port.device.Link(); err == nil {
 		rep.Device.Speed = l.Speed
 	}
 	var st nic.Stats
 	if err := s.port.device.ReadStats(&st); err == nil {
-		rep.Device.Counters = map[string]uint64{"rx_frames": st.RxFrames, "tx_frames": st.TxFrames, "rx_dropped": st.RxDropped,
-			"rx_errors": st.RxErrors, "tx_dropped": st.TxDropped, "tx_errors": st.TxErrors, "resets": st.Resets}
+		rep.Device.Counters = map[string]uint64{"rx_frames": st.RxFrames, "tx_frames": st.TxFrames,
+			"rx_dropped": st.RxDropped,
+			"rx_errors":  st.RxErrors, "tx_dropped": st.TxDropped, "tx_errors": st.TxErrors, "resets": st.Resets}
 		for k, v := range st.Extra {
 			rep.Device.Counters[k] = v
 		}
@@ -189,14 +201,16 @@ func (s *Series) remarks(n engine.Counts) []string {
 			out = append(out, sanitize.Count(count, thing)+fmt.Sprintf(format, args...))
 		}
 	}
-	say(n.Unsummed, "reply", " without a finished UDP checksum (left to an offload, as on a veth pair), and correct otherwise")
+	say(n.Unsummed, "reply",
+		" without a finished UDP checksum (left to an offload, as on a veth pair), and correct otherwise")
 	say(n.Corrupt, "reply", " rejected, the warm-up included, by the first thing wrong in each: %s", s.wrong())
 	if s.ECN == 1 || s.ECN == 2 || n.CE > 0 {
 		switch {
 		case s.Transport == "socket" || s.Message:
 			out = append(out, "marks of congestion (CE) are not counted: the transport does not show the IP header of a reply")
 		default:
-			out = append(out, fmt.Sprintf("%s of %s marked as having met congestion (CE, RFC 3168), on their way or their probe's where the target copies the mark", latency.FormatCount(n.CE), sanitize.Count(n.Received+n.Late, "reply")))
+			out = append(out, fmt.Sprintf(
+				"%s of %s marked as having met congestion (CE, RFC 3168), on their way or their probe's where the target copies the mark", latency.FormatCount(n.CE), sanitize.Count(n.Received+n.Late, "reply")))
 		}
 	}
 	say(n.Spoiled, "probe", " answered by rejected replies only: neither received nor lost")
@@ -208,7 +222,8 @@ func (s *Series) remarks(n engine.Counts) []string {
 	say(s.stream.Full, "time", " that the transmit ring was full and the bench had to wait")
 	if s.port.stamper != nil {
 		t := s.port.stamps
-		out = append(out, fmt.Sprintf("timestamps requested; active: kernel receive %t, kernel send %t, card receive %t, card send %t",
+		out = append(out, fmt.Sprintf(
+			"timestamps requested; active: kernel receive %t, kernel send %t, card receive %t, card send %t",
 			t.RxSoftware, t.TxSoftware, t.RxHardware, t.TxHardware))
 	}
 	return out

@@ -25,26 +25,32 @@ func (s *Settings) Rows() []setting.Setting {
 		return setting.Func("probe."+key, "", set, doc).Flag("", arg)
 	}
 	return []setting.Setting{
-		of("target", "HOST", s.setTarget, "HOST to measure: an IPv4 or IPv6 address, or a name; may be given without -target"),
-		of("proto", "", s.setProto, "Protocol of the probes (default icmp; with driver efa ud):").OneOf([]setting.Choice{
-			{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"},
-			{Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"},
-			{Name: "ud", Doc: "with driver efa: messages, unreliable datagrams"}, {Name: "srd", Doc: "with driver efa: messages, scalable reliable datagrams"},
-			{Name: "stamp-ud", Doc: "test packets as messages of ud"}, {Name: "stamp-srd", Doc: "test packets as messages of srd"}}),
-		setting.Range("probe.port", &s.Port, 1, 65535, 0, "the protocol's own: 7 for udp, 862 for stamp", "UDP port of the target. With "+
-			"driver efa it is the TCP port of the hand-over, 18515 for ud, 18516 for srd, 18517 and 18518 for STAMP."),
+		of("target", "HOST", s.setTarget,
+			"HOST to measure: an IPv4 or IPv6 address, or a name; may be given without -target"),
+		of("proto", "", s.setProto, "Protocol of the probes (default icmp; with driver efa ud):").OneOf(
+			[]setting.Choice{
+				{Name: "icmp", Doc: "echo"}, {Name: "udp", Doc: "echo"},
+				{Name: "stamp", Doc: "RFC 8762, TWAMP-Light: loss by direction, where the reflector counts its packets"},
+				{Name: "ud", Doc: "with driver efa: messages, unreliable datagrams"}, {Name: "srd", Doc: "with driver efa: messages, scalable reliable datagrams"},
+				{Name: "stamp-ud", Doc: "test packets as messages of ud"},
+				{Name: "stamp-srd", Doc: "test packets as messages of srd"}}),
+		setting.Range("probe.port", &s.Port, 1, 65535, 0, "the protocol's own: 7 for udp, 862 for stamp",
+			"UDP port of the target. With "+
+				"driver efa it is the TCP port of the hand-over, 18515 for ud, 18516 for srd, 18517 and 18518 for STAMP."),
 		of("rate", "N", func(v string) (err error) { s.Rates, err = ParseRates(v); return err },
 			"open loop at N probes per second (500, 20k, 1.5M); several with commas are a sweep"),
-		of("arrivals", "HOW", s.setArrivals, "HOW the probes of -rate are spread over time: periodic (default); poisson, whose times between probes are exponential (they see "+
-			"averages over time, whatever the target does periodically); burst:N, N at once and then a pause; replay:FILE, as the packets of a pcap or pcapng file, at "+
-			"their own mean rate without -rate"),
+		of("arrivals", "HOW", s.setArrivals,
+			"HOW the probes of -rate are spread over time: periodic (default); poisson, whose times between probes are exponential (they see "+
+				"averages over time, whatever the target does periodically); burst:N, N at once and then a pause; replay:FILE, as the packets of a pcap or pcapng file, at "+
+				"their own mean rate without -rate"),
 		of("size", "BYTES", func(v string) (err error) { s.Sizes, err = parseSizes(v); return err },
 			"BYTES of the Ethernet frame, headers included, without the 4 bytes of FCS; several with commas are a sweep, rfc2544 is that document's list; "+
 				"with driver efa of the message (default the smallest)"),
 		of("iface", "INTERFACE", func(v string) error { s.Iface = v; return nil },
 			"network INTERFACE to use (default where the route to the target leads); for a driver that drives the card itself, what that driver takes"),
-		setting.OneOf("probe.driver", &s.Driver, "auto", names(cards.Senders()...), "The driver for raw frames. auto is afxdp where the bench has its own address, "+
-			"and afpacket where the host uses the interface too:"),
+		setting.OneOf("probe.driver", &s.Driver, "auto", names(cards.Senders()...),
+			"The driver for raw frames. auto is afxdp where the bench has its own address, "+
+				"and afpacket where the host uses the interface too:"),
 		of("source", "IP", func(v string) (err error) { s.Source, err = parseAddr(v); return err },
 			"IP address to send from; it may be one that the kernel does not have (default the kernel's choice)"),
 		of("gateway", "IP", func(v string) (err error) { s.Gateway, err = parseAddr(v); return err },
@@ -54,27 +60,38 @@ func (s *Settings) Rows() []setting.Setting {
 			{Name: "socket", Doc: "kernel sockets; the round trip includes the kernel's network stack. UDP needs no permissions, ICMP a group within " +
 				"net.ipv4.ping_group_range"},
 		}, "How probes are sent:"),
-		setting.Bool("probe.qdisc", &s.Qdisc, false, "Send raw frames through the interface's queueing discipline and egress filters (tc, netem), as sockets do. Needs "+
-			"driver afpacket. Otherwise frames bypass them, and a warning says so if there are any."),
-		setting.Parsed("probe.timeout", &s.Timeout, "1s", parseTimeout, "TIME after which a probe without a reply is overdue, \"1ms\" to \"1m\"; a reply that "+
-			"comes later counts as late.").Flag("", "TIME"),
-		of("responder_metrics", "URL", s.setResponder, "URL of the responder's metrics page: what it refused, and what its device dropped, is then no loss "+
-			"between the hosts (default: unknown)"),
+		setting.Bool("probe.qdisc", &s.Qdisc, false,
+			"Send raw frames through the interface's queueing discipline and egress filters (tc, netem), as sockets do. Needs "+
+				"driver afpacket. Otherwise frames bypass them, and a warning says so if there are any."),
+		setting.Parsed("probe.timeout", &s.Timeout, "1s", parseTimeout,
+			"TIME after which a probe without a reply is overdue, \"1ms\" to \"1m\"; a reply that "+
+				"comes later counts as late.").Flag("", "TIME"),
+		of("responder_metrics", "URL", s.setResponder,
+			"URL of the responder's metrics page: what it refused, and what its device dropped, is then no loss "+
+				"between the hosts (default: unknown)"),
 		setting.Range("probe.dscp", &s.DSCP, 0, 63, 0, "", "DSCP of the probes"),
 		setting.Range("probe.ecn", &s.ECN, 0, 3, 0, "", "ECN field of the probes"),
 		setting.Range("probe.ttl", &s.TTL, 1, 255, 0, "64", "TTL or hop limit of the probes"),
-		setting.Range("probe.vlan", &s.VLAN, 1, 4094, 0, "no tag", "VLAN of the probes. Replies without its tag do not count. -size is without the tag."),
-		setting.Range("probe.source_ports", &s.Ports, 1, 1024, 0, "1", "UDP source ports to rotate through. Paths that are chosen by a hash of the ports "+
-			"(ECMP) all get probes."),
-		setting.OneOf("probe.stamp_mode", &s.STAMP.Mode, "", names("", "unauthenticated", "authenticated"), "Mode of test packets (RFC 8762 §4.4). Empty: authenticated with -stamp-key."),
-		of("stamp_key", "FILE", s.setKey, "FILE with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), readable only by its owner"),
-		setting.Range("probe.stamp_ssid", &s.STAMP.SSID, 1, 65535, 0, "none", "identifier of the test session (RFC 8972 §3)"),
-		of("stamp_zero_ssid", "", func(v string) error { s.STAMP.StopAtZero = v == "stop"; return nil }, "What to do if the reflector zeroes the identifier (default keep):").OneOf(
+		setting.Range("probe.vlan", &s.VLAN, 1, 4094, 0, "no tag",
+			"VLAN of the probes. Replies without its tag do not count. -size is without the tag."),
+		setting.Range("probe.source_ports", &s.Ports, 1, 1024, 0, "1",
+			"UDP source ports to rotate through. Paths that are chosen by a hash of the ports "+
+				"(ECMP) all get probes."),
+		setting.OneOf("probe.stamp_mode", &s.STAMP.Mode, "", names("", "unauthenticated", "authenticated"),
+			"Mode of test packets (RFC 8762 §4.4). Empty: authenticated with -stamp-key."),
+		of("stamp_key", "FILE", s.setKey,
+			"FILE with the key of STAMP's HMACs: 64 hexadecimal digits (openssl rand -hex 32), readable only by its owner"),
+		setting.Range("probe.stamp_ssid", &s.STAMP.SSID, 1, 65535, 0, "none",
+			"identifier of the test session (RFC 8972 §3)"),
+		of("stamp_zero_ssid", "", func(v string) error { s.STAMP.StopAtZero = v == "stop"; return nil },
+			"What to do if the reflector zeroes the identifier (default keep):").OneOf(
 			[]setting.Choice{{Name: "keep", Doc: "continue"}, {Name: "stop", Doc: "end the measurement"}}),
-		of("stamp_tlv", "NAME+NAME...", s.setTLVs, "TLVs to put in test packets (RFC 8972 §4), NAME+NAME...: time, location, cos:DSCP (of the reply), direct, "+
-			"followup, access:ID:CODE, hmac; with -size more, padding too"),
-		of("clock_error", "TIME", s.setClockError, "maximum error of this host's clock, a TIME like 2us, if known (PTP): one-way delays are shown with it (default "+
-			"reported by chronyd, ptp4l or else the kernel)"),
+		of("stamp_tlv", "NAME+NAME...", s.setTLVs,
+			"TLVs to put in test packets (RFC 8972 §4), NAME+NAME...: time, location, cos:DSCP (of the reply), direct, "+
+				"followup, access:ID:CODE, hmac; with -size more, padding too"),
+		of("clock_error", "TIME", s.setClockError,
+			"maximum error of this host's clock, a TIME like 2us, if known (PTP): one-way delays are shown with it (default "+
+				"reported by chronyd, ptp4l or else the kernel)"),
 	}
 }
 

@@ -31,7 +31,8 @@ func TestRows(t *testing.T) {
 		for _, v := range r.Values() {
 			check.OK(t, s.Set(name, v)) // what is completed is accepted
 		}
-		if err := s.Set(name, "?"); err == nil && !slices.Contains(free, name) || err != nil && !strings.HasPrefix(err.Error(), name+": ") {
+		if err := s.Set(name, "?"); err == nil && !slices.Contains(free, name) || err != nil &&
+			!strings.HasPrefix(err.Error(), name+": ") {
 			t.Errorf("-%s ? gives %v", name, err)
 		}
 	}
@@ -44,12 +45,14 @@ func TestRows(t *testing.T) {
 		check.Fails(t, c.key, s.Set(c.key, c.value), nil, c.want)
 	}
 	a := Default()
-	for _, set := range []string{"target=10.0.0.2", "rate=20k", "size=100", "dscp=46", "stamp-zero-ssid=stop", "timeout=2s"} {
+	for _, set := range []string{"target=10.0.0.2", "rate=20k", "size=100", "dscp=46", "stamp-zero-ssid=stop",
+		"timeout=2s"} {
 		name, value, _ := strings.Cut(set, "=")
 		must.OK(t, a.Set(name, value))
 	}
 	want := Default()
-	want.Target, want.Rates, want.Sizes, want.DSCP, want.STAMP.StopAtZero, want.Timeout = a.Target, []float64{20e3}, []int{100}, 46, true, 2e9
+	want.Target, want.Rates, want.Sizes, want.DSCP, want.STAMP.StopAtZero, want.Timeout = a.Target, []float64{20e3},
+		[]int{100}, 46, true, 2e9
 	if !reflect.DeepEqual(a, want) || !a.Target.Is4() {
 		t.Errorf("got %+v\nwant %+v", a, want)
 	}

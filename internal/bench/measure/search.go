@@ -81,7 +81,8 @@ func Search(o Plan, most float64, verify int) (*SearchResult, error) {
 // search bisects the rate of one series between 0 and most probes a second. A rate that fails is tried up to verify
 // more times, because one descheduling can fail it. The report of the best rate is written to dir; it is nil if no
 // rate passed. Every trial is appended to out.
-func (s *session) search(each *Series, most float64, verify int, dir string, out *SearchResult) (best *report.Report, err error) {
+func (s *session) search(each *Series, most float64, verify int, dir string, out *SearchResult) (best *report.Report,
+	err error) {
 	low, high, rate := 0.0, most, most
 	var history []string
 	var limit Limit
@@ -102,7 +103,8 @@ func (s *session) search(each *Series, most float64, verify int, dir string, out
 		if trials > 1 {
 			t.Why += fmt.Sprintf(" (trial %d)", trials)
 		}
-		if low == 0 && t.Limit != ThisHost && each.Silent() { // a bench that cannot send at this rate cannot receive either
+		// a bench that cannot send at this rate cannot receive either
+		if low == 0 && t.Limit != ThisHost && each.Silent() {
 			return nil, each.NoReply()
 		}
 		rep := s.report(each)
@@ -127,12 +129,15 @@ func (s *session) search(each *Series, most float64, verify int, dir string, out
 		if s.Stop.Load() {
 			return nil, errNoResult
 		}
-		return nil, fmt.Errorf("%s, %d bytes: every rate down to 1 per second lost probes; the limit was %s", each.Label(), out.lastSize(), limit)
+		return nil, fmt.Errorf("%s, %d bytes: every rate down to 1 per second lost probes; the limit was %s",
+			each.Label(), out.lastSize(), limit)
 	}
 	if low < most {
 		best.Notes = append(best.Notes, LimitNote+string(limit))
 	}
-	best.Notes = append(best.Notes, fmt.Sprintf("the highest of the rates tried that lost nothing in %s (RFC 2544 §26.1 requires 60 s), to %s", latency.FormatDuration(s.Duration), latency.FormatShare(resolution)))
+	best.Notes = append(best.Notes,
+		fmt.Sprintf("the highest of the rates tried that lost nothing in %s (RFC 2544 §26.1 requires 60 s), to %s",
+			latency.FormatDuration(s.Duration), latency.FormatShare(resolution)))
 	best.Notes = append(best.Notes, history...)
 	if s.Stop.Load() {
 		best.Warnings = append(best.Warnings, CutShort)
@@ -167,7 +172,8 @@ func (s *session) try(each *Series, rate float64) (t Trial, err error) {
 	show := newProgress(s.ProgressTo, s.Log, 1, engine.Limit{Warmup: s.Warmup, Duration: s.Duration})
 	show.next(each)
 	endNoise := s.startNoise()
-	err = each.Run(engine.Limit{Warmup: s.Warmup, Duration: s.Duration, Behind: max(s.Duration/10, 100*time.Millisecond)}, s.Stop)
+	err = each.Run(engine.Limit{Warmup: s.Warmup, Duration: s.Duration,
+		Behind: max(s.Duration/10, 100*time.Millisecond)}, s.Stop)
 	endNoise()
 	show.end()
 	t = Trial{Rate: rate}
@@ -189,7 +195,9 @@ func (s *session) try(each *Series, rate float64) (t Trial, err error) {
 func (t *Trial) judge() {
 	c := &t.Counts
 	missing := c.Sent - c.Received - c.Late // including corrupt ones
-	percent := report.Range(c.LostLeast(), c.Lost, func(n int64) string { return latency.FormatShare(float64(n) / float64(c.Sent)) })
+	percent := report.Range(c.LostLeast(), c.Lost, func(n int64) string {
+		return latency.FormatShare(float64(n) / float64(c.Sent))
+	})
 	elsewhere := c.Elsewhere()
 	switch {
 	case missing == 0:

@@ -30,7 +30,8 @@ func TestJudge(t *testing.T) {
 		trial := Trial{Counts: c.n}
 		trial.judge()
 		if trial.Limit != c.limit || trial.Passed != (c.limit == "") || !strings.HasPrefix(trial.Why, c.why) {
-			t.Errorf("%s: passed %v, limit %q: %s; want %q: %s", c.name, trial.Passed, trial.Limit, trial.Why, c.limit, c.why)
+			t.Errorf("%s: passed %v, limit %q: %s; want %q: %s", c.name, trial.Passed, trial.Limit, trial.Why, c.limit,
+				c.why)
 		}
 	}
 }

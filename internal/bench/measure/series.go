@@ -42,7 +42,8 @@ type Series struct {
 	drops  []report.Drop // while the stream was running
 	closed int64         // of the socket, before the stream started
 
-	unread    error                 // error reading the responder's metrics, around the latest run for which they could not be read
+	// error reading the responder's metrics, around the latest run for which they could not be read
+	unread    error
 	uncounted map[report.Place]bool // places without a counter in some run
 
 	restartedHere, restartedThere bool // this host's device was restarted in some run, or the responder or its device
@@ -57,8 +58,9 @@ func (s *Series) find() error {
 	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
 		s.Target = s.Target.WithZone(s.Iface)
 	}
-	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(), Size: s.Sizes[0],
-		TOS: s.TOS(), TTL: s.TTL}
+	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(),
+		Size: s.Sizes[0],
+		TOS:  s.TOS(), TTL: s.TTL}
 	if s.Proto == probe.STAMP {
 		s.flow.Test = s.STAMP.Packet()
 	}
@@ -79,7 +81,8 @@ func (s *Series) find() error {
 		return nil
 	}
 	var err error
-	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway, TOS: s.TOS(),
+	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway,
+		TOS:      s.TOS(),
 		Protocol: s.Proto.IP(s.Target.Is6()), Port: s.flow.DstPort})
 	switch {
 	case errors.Is(err, route.ErrNoInterface), errors.Is(err, route.ErrNoSource), errors.Is(err, route.ErrNoRoute):
@@ -89,7 +92,8 @@ func (s *Series) find() error {
 	case s.Transport == "raw" && s.path.NoFrames(s.Target) != nil:
 		return process.Usagef("%w", s.path.NoFrames(s.Target))
 	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
-		return process.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not", s.Source)
+		return process.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not",
+			s.Source)
 	}
 	return s.checkSize(s.path.MTU)
 }
@@ -149,7 +153,8 @@ func (s *Series) known() error {
 					return nil
 				}
 			}
-			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next, s.path.Interface)
+			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next,
+				s.path.Interface)
 		}
 	}
 	return nil
@@ -191,7 +196,8 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if s.port.socket != nil {
 		s.closed = s.port.socket.Closed
 	}
-	ro := latency.RecorderOptions{OpenLoop: rate > 0, Interval: min(max(o.Duration/20, 10*time.Millisecond), time.Second)}
+	ro := latency.RecorderOptions{OpenLoop: rate > 0, Interval: min(max(o.Duration/20, 10*time.Millisecond),
+		time.Second)}
 	switch {
 	case o.Interval > 0:
 		ro.Interval = o.Interval
@@ -204,7 +210,8 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	if s.rec, err = latency.NewRecorder(clock, ro); err != nil {
 		return err
 	}
-	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Arrivals: s.Arrivals, Timeout: s.Timeout, Stamps: s.port.stamper,
+	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Arrivals: s.Arrivals,
+		Timeout: s.Timeout, Stamps: s.port.stamper,
 		StopAtZero: s.STAMP.StopAtZero}
 	if s.Explain {
 		eo.Sample = sampleSize
@@ -289,7 +296,8 @@ func (s *Series) NoReply() error {
 	n := s.stream.Counts()
 	refused := ""
 	if n.Refused > 0 {
-		refused = fmt.Sprintf("; it answered with %s, the last %s", sanitize.Count(n.Refused, "ICMP error"), icmpError(s.stream.Error, s.Target.Is6()))
+		refused = fmt.Sprintf("; it answered with %s, the last %s", sanitize.Count(n.Refused, "ICMP error"),
+			icmpError(s.stream.Error, s.Target.Is6()))
 	}
 	if p := s.port.socket; p != nil && p.Refused > 0 {
 		refused = fmt.Sprintf("; the kernel reports: %v", p.LastRefusal)
@@ -299,9 +307,11 @@ func (s *Series) NoReply() error {
 		answered += " (" + c.Elsewhere() + ")"
 	}
 	if n.Corrupt > 0 {
-		answered = fmt.Sprintf("and %s, those to the warm-up included, rejected, by the first thing wrong in each: %s", sanitize.Count(n.Corrupt, "reply"), s.wrong())
+		answered = fmt.Sprintf("and %s, those to the warm-up included, rejected, by the first thing wrong in each: %s",
+			sanitize.Count(n.Corrupt, "reply"), s.wrong())
 		if s.stream.Fields[probe.Length] > 0 {
-			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload, s.stream.PayloadSize())
+			answered += fmt.Sprintf(". The latest had %d bytes of payload, the probe has %d", s.stream.Payload,
+				s.stream.PayloadSize())
 			if s.Proto == probe.STAMP {
 				answered += ": a reflector's packets must have the sender's length (RFC 8762 §4.3)"
 			}
@@ -315,15 +325,18 @@ func (s *Series) NoReply() error {
 		refused += "; a reflector is silent if its key differs: compare -stamp-key with the reflector's (respond.stamp_key), and -port with its respond.stamp_auth_ports"
 	}
 	return fmt.Errorf("%w from %s by %s: %s sent through %s to %v, %s%s",
-		errNoReply, to, s.Protocol(), sanitize.Count(int(n.Sent), "probe"), s.path.Interface, s.path.Next, answered, refused)
+		errNoReply, to, s.Protocol(), sanitize.Count(int(n.Sent), "probe"), s.path.Interface, s.path.Next, answered,
+		refused)
 }
 
 // icmpError names the ICMP errors that probes usually cause (RFC 792, RFC 4443).
 func icmpError(code uint16, v6 bool) string {
-	names := map[uint16]string{0x300: "network unreachable", 0x301: "host unreachable", 0x302: "protocol unreachable", 0x303: "port unreachable",
+	names := map[uint16]string{0x300: "network unreachable", 0x301: "host unreachable", 0x302: "protocol unreachable",
+		0x303: "port unreachable",
 		0x304: "fragmentation needed", 0x30d: "administratively prohibited", 0xb00: "time to live exceeded"}
 	if v6 {
-		names = map[uint16]string{0x100: "no route", 0x101: "administratively prohibited", 0x103: "address unreachable", 0x104: "port unreachable",
+		names = map[uint16]string{0x100: "no route", 0x101: "administratively prohibited", 0x103: "address unreachable",
+			0x104: "port unreachable",
 			0x200: "packet too big", 0x300: "hop limit exceeded"}
 	}
 	if n, ok := names[code]; ok {

@@ -37,24 +37,27 @@ type Plan struct {
 	Variants []Settings // each with one rate and one size
 	Paired   bool       // the variants are compared: their slices alternate
 
-	Interval   time.Duration // length of a report's intervals, 0 for a twentieth of a run
-	Duration   time.Duration // of each run, 0 for no limit
-	Count      int64         // probes of each run, 0 for no limit
-	Warmup     time.Duration // before each run
-	Slice      time.Duration // Paired: length of the slices that a run is divided into, 0 for no division
-	Runs       int
-	Core       int  // CPU to measure on, -1 for the last
-	Isolate    bool // move everything possible off the Core
-	SelfTest   time.Duration
-	Watch      bool // watch the core from other CPUs; not if the peer runs on one of them
-	Raw        bool
-	Anonymous  bool
-	Replace    bool                        // replace existing reports in Out
-	Out        string                      // folder for the report, or for one folder of each
-	Under      string                      // not Paired: a command that runs while the second of three variants is measured; the first is measured before it, the third after it
-	Before     func(*Series) error         // called before each slice; may be nil
-	HookWithin time.Duration               // time limit for the command of a variant (Settings.Do)
-	Looks      []int                       // Paired: Enough is called after these numbers of slices of each variant, but not at the end
+	Interval  time.Duration // length of a report's intervals, 0 for a twentieth of a run
+	Duration  time.Duration // of each run, 0 for no limit
+	Count     int64         // probes of each run, 0 for no limit
+	Warmup    time.Duration // before each run
+	Slice     time.Duration // Paired: length of the slices that a run is divided into, 0 for no division
+	Runs      int
+	Core      int  // CPU to measure on, -1 for the last
+	Isolate   bool // move everything possible off the Core
+	SelfTest  time.Duration
+	Watch     bool // watch the core from other CPUs; not if the peer runs on one of them
+	Raw       bool
+	Anonymous bool
+	Replace   bool   // replace existing reports in Out
+	Out       string // folder for the report, or for one folder of each
+	// not Paired: a command that runs while the second of three variants is measured; the first is measured before it,
+	// the third after it
+	Under      string
+	Before     func(*Series) error // called before each slice; may be nil
+	HookWithin time.Duration       // time limit for the command of a variant (Settings.Do)
+	// Paired: Enough is called after these numbers of slices of each variant, but not at the end
+	Looks      []int
 	Enough     func([]*report.Report) bool // reports whether the measurement so far is sufficient; may be nil
 	Stop       *atomic.Bool                // ends the session early when set
 	Log        *slog.Logger
@@ -124,7 +127,8 @@ func Run(o Plan) (*Result, error) {
 		}
 		endNoise()
 		if s.state != "" {
-			s.Log.Log(context.Background(), nic.Notice, "the setting of the last do= command remains in force", "variant", s.state)
+			s.Log.Log(context.Background(), nic.Notice, "the setting of the last do= command remains in force",
+				"variant", s.state)
 		}
 		s.collect() // polling has ended, and a report with many intervals allocates hundreds of megabytes
 		var failed error
@@ -219,8 +223,8 @@ func (s *session) watch() (*observe.Watch, error) {
 	return observe.Start(s.core.CPU, unix.Gettid())
 }
 
-// startNoise begins to record what has the measuring core while the thread does not run, if a report attributes its round trips and there
-// is another core to do that from. The record ends when the function that it returns is called.
+// startNoise begins to record what has the measuring core while the thread does not run, if a report attributes its
+// round trips and there is another core to do that from. The record ends when the function that it returns is called.
 func (s *session) startNoise() (end func()) {
 	s.around.Noise = Noise{By: attribution.NotWatched}
 	rest := s.core.Rest()
@@ -312,7 +316,10 @@ func (s *session) rounds() error {
 			s.watchLoad(each)
 			s.save(k, planned)
 		}
-		if i == 0 && !slices.ContainsFunc(s.series, func(each *Series) bool { return each.Sent() > 0 && !each.Silent() }) {
+		if i == 0 && !slices.ContainsFunc(s.series, func(each *Series) bool {
+			return each.Sent() > 0 &&
+				!each.Silent()
+		}) {
 			return nil // finish says why
 		}
 		if i+1 < total && slices.Contains(s.Looks, i+1) && !s.Stop.Load() {
@@ -365,7 +372,8 @@ func (s *session) finish() (*Result, error) {
 			rep.Warnings = append(rep.Warnings, none.Error())
 			failed = errors.Join(failed, none)
 		} else if s.silent[i] {
-			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up", errStopped, each.Label(), each.Replies(), each.Sent())
+			stopped := fmt.Errorf("%w: %s answered %d of %d probes, and none of the last run: check that it is up",
+				errStopped, each.Label(), each.Replies(), each.Sent())
 			rep.Warnings = append(rep.Warnings, stopped.Error())
 			failed = errors.Join(failed, stopped)
 		}

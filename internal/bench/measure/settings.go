@@ -50,8 +50,8 @@ type Settings struct {
 
 	STAMP STAMP
 
-	// Explain attributes the slowest round trips to hosts and network. STAMP probes then request the responder's part, if it
-	// answers that.
+	// Explain attributes the slowest round trips to hosts and network. STAMP probes then request the responder's part,
+	// if it answers that.
 	Explain bool
 }
 
@@ -242,10 +242,12 @@ func (s *Settings) Complete() error {
 	}
 	if !s.Arrivals.Even() && s.Rates[0] == 0 {
 		if s.Rates = []float64{s.Arrivals.Rate()}; s.Rates[0] == 0 {
-			return process.Usagef("-arrivals %s needs -rate: in a closed loop, replies decide when probes leave", s.Arrivals.Text())
+			return process.Usagef("-arrivals %s needs -rate: in a closed loop, replies decide when probes leave",
+				s.Arrivals.Text())
 		}
 		if s.Rates[0] > maxRate {
-			return process.Usagef("-arrivals %s: its mean rate is %.3g packets per second: use a lower one with -rate", s.Arrivals.Text(), s.Rates[0])
+			return process.Usagef("-arrivals %s: its mean rate is %.3g packets per second: use a lower one with -rate",
+				s.Arrivals.Text(), s.Rates[0])
 		}
 	}
 	if err := s.completeMessages(); err != nil {
@@ -273,7 +275,8 @@ func (s *Settings) Complete() error {
 	case s.Qdisc && s.Transport == "socket":
 		return process.Usagef("-qdisc has no effect with -transport socket, whose datagrams always go through the queueing discipline")
 	case s.Qdisc && s.Driver != "auto" && s.Driver != "afpacket":
-		return process.Usagef("-qdisc: driver %s sends without the kernel's queueing discipline: use -driver afpacket", s.Driver)
+		return process.Usagef("-qdisc: driver %s sends without the kernel's queueing discipline: use -driver afpacket",
+			s.Driver)
 	case s.VLAN != 0 && s.Transport == "socket":
 		return process.Usagef("-vlan: -transport socket has no tags; use -transport raw, or a kernel interface on that VLAN")
 	}
@@ -303,7 +306,8 @@ func (s *Settings) completeMessages() error {
 	switch {
 	case s.Transport != "raw":
 		return process.Usagef("-transport %s: messages go through the device itself", s.Transport)
-	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() || s.MAC != [6]byte{}:
+	case s.VLAN != 0 || s.TOS() != 0 || s.TTL != 0 || s.Ports > 1 || s.Source.IsValid() || s.Gateway.IsValid() ||
+		s.MAC != [6]byte{}:
 		return process.Usagef("-vlan, -dscp, -ecn, -ttl, -source-ports, -source and -gateway apply to frames: a message has none of these")
 	case !cards.IsPCIDevice(s.Iface):
 		return process.Usagef("-iface %q: messages need an EFA: its RDMA device (rdmap0s6), its PCI address (0000:05:00.0), or vfio-user:PATH", s.Iface)

@@ -19,8 +19,10 @@ import (
 )
 
 func udpSeries(p *port, ports ...uint16) *Series {
-	s := &Series{Settings: Settings{Timeout: 20 * time.Second, Target: netip.MustParseAddr("10.0.0.2"), Sizes: []int{0}}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC,
-		DstMAC: farMAC, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: ports[0], SrcPorts: ports, DstPort: 7, Run: 0xffffffff, Size: 60}}
+	s := &Series{Settings: Settings{Timeout: 20 * time.Second, Target: netip.MustParseAddr("10.0.0.2"),
+		Sizes: []int{0}}, flow: probe.Flow{Proto: probe.UDP, SrcMAC: nearMAC,
+		DstMAC: farMAC, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: ports[0],
+		SrcPorts: ports, DstPort: 7, Run: 0xffffffff, Size: 60}}
 	s.port = p
 	p.series = append(p.series, s)
 	return s
@@ -38,7 +40,8 @@ func (e echoed) Recv(buf []byte) (int, int64, error) {
 	return e.near.Recv(buf)
 }
 
-// TestStampsOfPTPOnly: on a card that timestamps PTP messages alone, the probes of all series have the card's timestamps.
+// TestStampsOfPTPOnly: on a card that timestamps PTP messages alone, the probes of all series have the card's
+// timestamps.
 func TestStampsOfPTPOnly(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// findCauses finds events around the slowest round trips: in the stream itself, and in the samples of a core watch. median is
-// in ns.
+// findCauses finds events around the slowest round trips: in the stream itself, and in the samples of a core watch.
+// median is in ns.
 func findCauses(slowest []engine.Slow, median int64, clock *latency.Clock, watched []observe.Sample) *report.Tail {
 	if len(slowest) == 0 {
 		return nil
@@ -77,15 +77,19 @@ func findCauses(slowest []engine.Slow, median int64, clock *latency.Clock, watch
 	}
 	part := func(x float64) *float64 { p := x / t.Excess; return &p }
 	t.Own = own / t.Excess
-	t.Causes = append(t.Causes, report.Cause{What: "this host did not poll for replies for half of it or more", Probes: awayN, Explains: part(away)})
+	t.Causes = append(t.Causes, report.Cause{What: "this host did not poll for replies for half of it or more",
+		Probes: awayN, Explains: part(away)})
 	if late > 0 {
-		t.Causes = append(t.Causes, report.Cause{What: "the probe left late, by half of it or more", Probes: lateN, Explains: part(late)})
+		t.Causes = append(t.Causes, report.Cause{What: "the probe left late, by half of it or more", Probes: lateN,
+			Explains: part(late)})
 	}
 	if looked == 0 {
 		return t
 	}
 	within /= int64(looked)
-	t.Causes = append(t.Causes, report.Cause{What: "the measuring thread was ready and waited for its core for half of it or more", Probes: waitedN, Explains: part(waited), Within: within})
+	t.Causes = append(t.Causes,
+		report.Cause{What: "the measuring thread was ready and waited for its core for half of it or more",
+			Probes: waitedN, Explains: part(waited), Within: within})
 	for _, k := range kinds {
 		base := k.base / float64(looked)
 		t.Causes = append(t.Causes, report.Cause{What: k.what, Probes: k.n, Within: within, Base: &base})

@@ -42,7 +42,8 @@ func (c *card) ReadStats(s *nic.Stats) error {
 // datagrams is a series of UDP probes over a wire to a card.
 func datagrams(w engine.Port, c *card, timeout time.Duration) *Series {
 	return &Series{Settings: Settings{Message: true, Timeout: timeout}, wire: w, port: &port{device: c},
-		flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+		flow: probe.Flow{Proto: probe.UDP, Layer: probe.Datagram, Src: netip.MustParseAddr("10.0.0.1"),
+			Dst:     netip.MustParseAddr("10.0.0.2"),
 			SrcPort: 1000, DstPort: 7, Run: 1, Size: 60}}
 }
 
@@ -53,7 +54,8 @@ func TestUnreadMetrics(t *testing.T) {
 	clock := must.Get(latency.NewClock())(t)
 	const refused = "# TYPE rebound_refused_total counter\nrebound_refused_total{reason=\"rate\"} 0\n"
 	const trouble = "# TYPE rebound_device_trouble_total counter\nrebound_device_trouble_total{kind=\"rx_dropped\"} 0\n"
-	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n" // a different time at each reading
+	// a different time at each reading
+	const again = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n"
 	for _, c := range []struct {
 		name, page string
 		readings   int
@@ -73,12 +75,14 @@ func TestUnreadMetrics(t *testing.T) {
 			fmt.Fprint(w, strings.ReplaceAll(c.page, "%d", fmt.Sprint(readings)))
 		}))
 		defer page.Close()
-		s := datagrams(&moody{silent: 3}, &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}}, 1500*time.Millisecond)
+		s := datagrams(&moody{silent: 3}, &card{info: nic.Info{Driver: "mlx5", Backend: nic.Silicon}},
+			1500*time.Millisecond)
 		s.Settings.Responder = page.URL
 		must.OK(t, s.Prepare(clock, Recording{}, 1000))
 		must.OK(t, s.Run(engine.Limit{Count: 20}, new(atomic.Bool)))
 		rep := s.Report(Circumstances{Clock: clock, Slack: time.Hour}) // a busy machine does not reach a rate
-		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) || n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
+		if n := rep.Counts; n.RefusedThereCounted != (c.readings > 1) ||
+			n.DroppedThereCounted != (c.name == "read" || c.name == "started again") || !n.DroppedHereCounted {
 			t.Errorf("%s: counted %+v", c.name, n)
 		}
 		notes := strings.Join(rep.Warnings, "\n")
@@ -149,20 +153,24 @@ func TestInterruptedDrops(t *testing.T) {
 	must.OK(t, s.Prepare(clock, Recording{}, 1000))
 	must.OK(t, s.Run(engine.Limit{}, &w.stop))
 	n, drops := s.Counts()
-	if n.Sent != 17 || n.Received != 17 || n.DroppedHere != 0 || n.Lost != 0 || len(drops) != 1 || drops[0].Frames != 3 {
+	if n.Sent != 17 || n.Received != 17 || n.DroppedHere != 0 || n.Lost != 0 || len(drops) != 1 ||
+		drops[0].Frames != 3 {
 		t.Errorf("%+v %+v", n, drops)
 	}
 	rep := &report.Report{Counts: n, Drops: drops}
-	if text := strings.Join(rep.ByCounter(), "\n"); text != "dropped here: 3 by ring: rx_dropped (includes probes that are not in sent: of the warm-up, or not awaited)" {
+	if text := strings.Join(rep.ByCounter(),
+		"\n"); text != "dropped here: 3 by ring: rx_dropped (includes probes that are not in sent: of the warm-up, or not awaited)" {
 		t.Errorf("%q", text)
 	}
 }
 
 // No more probes are refused than have no reply: a probe that is perhaps lost and perhaps refused counts once.
 func TestPerhapsRefused(t *testing.T) {
-	for _, x := range []struct{ refused, uncertain, lost, unanswered, most, least int64 }{{1, 1, 1, 1, 1, 0}, {0, 0, 3, 3, 3, 0}, {5, 2, 4, 7, 7, 3}} {
+	for _, x := range []struct{ refused, uncertain, lost, unanswered, most, least int64 }{{1, 1, 1, 1, 1, 0},
+		{0, 0, 3, 3, 3, 0}, {5, 2, 4, 7, 7, 3}} {
 		c := report.Counts{RefusedThere: x.refused, RefusedThereUncertain: x.uncertain, Lost: x.lost}
-		if perhapsRefused(&c, x.unanswered); c.RefusedThere != x.most || c.RefusedThere-c.RefusedThereUncertain != x.least {
+		if perhapsRefused(&c, x.unanswered); c.RefusedThere != x.most ||
+			c.RefusedThere-c.RefusedThereUncertain != x.least {
 			t.Errorf("%+v: %+v", x, c)
 		}
 	}

@@ -41,7 +41,8 @@ func (s *session) watchLoad(each *Series) {
 	}
 	if how, ended := s.load.Ended(); ended {
 		s.load = nil
-		text := "the load ended before its phase did, so a part of this phase was measured without it: " + sanitize.Text(how)
+		text := "the load ended before its phase did, so a part of this phase was measured without it: " +
+			sanitize.Text(how)
 		each.Warnings = append(each.Warnings, text)
 		s.Log.Warn(text, "command", s.Under)
 	}

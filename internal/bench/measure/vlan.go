@@ -36,7 +36,8 @@ func (t *tagged) Send(frame []byte) error {
 // Recv implements engine.Port. Frames of another VLAN, or without one, are ignored.
 func (t *tagged) Recv(buf []byte) (n int, at int64, err error) {
 	n, at, err = t.Port.Recv(buf)
-	if n < macs+tagSize || err != nil || binary.BigEndian.Uint16(buf[macs:]) != dot1q || binary.BigEndian.Uint16(buf[macs+2:])&0xfff != t.vid {
+	if n < macs+tagSize || err != nil || binary.BigEndian.Uint16(buf[macs:]) != dot1q ||
+		binary.BigEndian.Uint16(buf[macs+2:])&0xfff != t.vid {
 		return 0, 0, err
 	}
 	copy(buf[macs:], buf[macs+tagSize:n])

@@ -48,7 +48,9 @@ func Read(stated time.Duration, iface string) (Bound, error) {
 	why := []error{noChrony, noPTP}
 	if iface != "" {
 		if h, err := readPHC(iface); err == nil {
-			why = append(why, fmt.Errorf("%s of %s is %v ± %v ahead of the system's clock, and its own error is unknown", h.name, iface, h.ahead, (h.window+1)/2))
+			why = append(why, fmt.Errorf(
+				"%s of %s is %v ± %v ahead of the system's clock, and its own error is unknown", h.name, iface, h.ahead,
+				(h.window+1)/2))
 		} else if !errors.Is(err, errNoPHC) {
 			why = append(why, fmt.Errorf("the PTP hardware clock of %s: %w", iface, err))
 		}
@@ -82,7 +84,8 @@ func fromKernel(state int, t *unix.Timex, err error) (Bound, error) {
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
 		return Bound{}, errors.New("the kernel reports its clock as unsynchronised (adjtimex)")
 	case fastpath.UnknownError(t.Maxerror):
-		return Bound{}, fmt.Errorf("the program that sets the clock does not report its error to the kernel (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
+		return Bound{}, fmt.Errorf(
+			"the program that sets the clock does not report its error to the kernel (adjtimex: maxerror of %d µs counts from 0): phc2sys, ptp4l and systemd-timesyncd do not", t.Maxerror)
 	}
 	return Bound{time.Duration(t.Maxerror) * time.Microsecond, "the kernel (adjtimex: maxerror)"}, nil
 }

@@ -42,20 +42,24 @@ func TestTracking(t *testing.T) {
 }
 
 func TestKernel(t *testing.T) {
-	if b, err := fromKernel(unix.TIME_OK, &unix.Timex{Maxerror: 1501, Esterror: 3}, nil); err != nil || b.Error != 1501*time.Microsecond {
+	if b, err := fromKernel(unix.TIME_OK, &unix.Timex{Maxerror: 1501, Esterror: 3}, nil); err != nil ||
+		b.Error != 1501*time.Microsecond {
 		t.Errorf("%v, %v", b, err)
 	}
 	for _, x := range []struct {
 		state int
 		t     unix.Timex
 		err   error
-	}{{unix.TIME_OK, unix.Timex{}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1500}, nil}, {unix.TIME_ERROR, unix.Timex{Maxerror: 1}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1, Status: unix.STA_UNSYNC}, nil}, {0, unix.Timex{Maxerror: 1}, unix.EPERM}} {
+	}{{unix.TIME_OK, unix.Timex{}, nil}, {unix.TIME_OK, unix.Timex{Maxerror: 1500}, nil},
+		{unix.TIME_ERROR, unix.Timex{Maxerror: 1}, nil}, {unix.TIME_OK,
+			unix.Timex{Maxerror: 1, Status: unix.STA_UNSYNC}, nil}, {0, unix.Timex{Maxerror: 1}, unix.EPERM}} {
 		check.Fails(t, fmt.Sprintf("%+v", x), check.Err(fromKernel(x.state, &x.t, x.err)), nil)
 	}
 }
 
 func TestRead(t *testing.T) {
-	if b, err := Read(3*time.Microsecond, ""); err != nil || b.Error != 3*time.Microsecond || !strings.Contains(b.Source, "-clock-error") {
+	if b, err := Read(3*time.Microsecond, ""); err != nil || b.Error != 3*time.Microsecond ||
+		!strings.Contains(b.Source, "-clock-error") {
 		t.Errorf("%v, %v", b, err)
 	}
 	b, err := Read(0, "lo")

@@ -93,7 +93,8 @@ func (w *Watch) run() {
 
 func (w *Watch) sample() {
 	n := w.counters.ReadScheduling()
-	w.samples = append(w.samples, Sample{At: polling.TSC(), Timer: n.Timer, Interrupts: n.Interrupts, Softirqs: n.AllSoftirqs(),
+	w.samples = append(w.samples, Sample{At: polling.TSC(), Timer: n.Timer, Interrupts: n.Interrupts,
+		Softirqs:  n.AllSoftirqs(),
 		Preempted: n.Preempted, Waited: n.Waited})
 }
 
@@ -118,6 +119,7 @@ func Around(all []Sample, from, to uint64) (d Sample, stretches int) {
 		return d, 0
 	}
 	a, b := all[i], all[j]
-	return Sample{At: b.At - a.At, Timer: b.Timer - a.Timer, Interrupts: b.Interrupts - a.Interrupts, Softirqs: b.Softirqs - a.Softirqs,
+	return Sample{At: b.At - a.At, Timer: b.Timer - a.Timer, Interrupts: b.Interrupts - a.Interrupts,
+		Softirqs:  b.Softirqs - a.Softirqs,
 		Preempted: b.Preempted - a.Preempted, Waited: b.Waited - a.Waited}, j - i
 }

@@ -70,7 +70,8 @@ func TestWatch(t *testing.T) {
 	enough.Store(true)
 	<-done
 	samples := w.Stop()
-	d, n := Around(samples, from, samples[len(samples)-1].At) // a sample's counters are read before its timestamp: the last one has everything
+	// a sample's counters are read before its timestamp: the last one has everything
+	d, n := Around(samples, from, samples[len(samples)-1].At)
 	if n < 1 || d.Waited < 20e6 || d.Preempted == 0 || d.Timer+d.Interrupts == 0 {
 		t.Errorf("%d stretches: %+v", n, d)
 	}
@@ -86,7 +87,8 @@ func TestAround(t *testing.T) {
 		n                  int
 	}{{150, 160, 1, 1}, {150, 250, 3, 2}, {200, 300, 2, 1}, {100, 400, 7, 3}, {50, 150, 0, 0}, {350, 450, 0, 0}} {
 		if d, n := Around(all, c.from, c.to); d.Softirqs != c.softirqs || n != c.n {
-			t.Errorf("%d to %d: %d softirqs in %d stretches, want %d in %d", c.from, c.to, d.Softirqs, n, c.softirqs, c.n)
+			t.Errorf("%d to %d: %d softirqs in %d stretches, want %d in %d", c.from, c.to, d.Softirqs, n, c.softirqs,
+				c.n)
 		}
 	}
 }

@@ -49,7 +49,8 @@ type Life struct {
 
 // Restarted reports whether there was a restart, or a part of one, since an earlier reading.
 func (l Life) Restarted(since Life) bool {
-	return l.resets > since.resets || l.restarting || since.restarting || l.start != since.start && l.start != 0 && since.start != 0
+	return l.resets > since.resets || l.restarting || since.restarting || l.start != since.start && l.start != 0 &&
+		since.start != 0
 }
 
 // Read returns what this host and the responder have dropped so far, by counter. Counters that cannot be read are left
@@ -142,7 +143,8 @@ func kernelCounters(iface string) (out []report.Drop) {
 		}
 	}
 	if b, err := os.ReadFile("/proc/net/softnet_stat"); err == nil {
-		out = append(out, report.Drop{Place: report.DroppedHere, By: "kernel backlog: softnet_stat dropped", Frames: softnetDropped(b)})
+		out = append(out, report.Drop{Place: report.DroppedHere, By: "kernel backlog: softnet_stat dropped",
+			Frames: softnetDropped(b)})
 	}
 	return out
 }
@@ -201,7 +203,8 @@ func (from Source) Grown(before, after Reading) []report.Drop {
 		known := false
 		for _, b := range before.Drops {
 			known = known || reader(b) == reader(d)
-			if b.Place == d.Place && b.By == d.By && b.Frames <= d.Frames && (reader(d) != "responder" || after.There.start == before.There.start) {
+			if b.Place == d.Place && b.By == d.By && b.Frames <= d.Frames &&
+				(reader(d) != "responder" || after.There.start == before.There.start) {
 				d.Frames -= b.Frames
 			}
 		}

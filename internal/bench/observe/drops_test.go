@@ -33,14 +33,16 @@ rebound_device_trouble_total{kind="resets"} 9
 		t.Fatal(after)
 	}
 	got := report.AddDrops(nil, from.Grown(before, after))
-	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10}, {Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
+	want := []report.Drop{{Place: report.RefusedThere, By: "responder: rate", Frames: 10},
+		{Place: report.DroppedThere, By: "responder: rx_dropped", Frames: 1}}
 	check.Same(t, got, want, "%+v")
 	kernel := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "# TYPE rebound_refused_total counter\nrebound_refused_total{queue=\"all\",reason=\"rate\"} 1\n"+
 			"# TYPE rebound_device_own_total counter\nrebound_device_own_total{counter=\"interface_rx_dropped\"} 5\nrebound_device_own_total{counter=\"other\"} 7\n")
 	})
 	there := report.Drop{Place: report.DroppedThere, By: "responder: interface_rx_dropped", Frames: 5}
-	if d, _, err := ReadResponder(kernel); err != nil || !slices.Contains(d, there) || len(d) != 2 || !Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
+	if d, _, err := ReadResponder(kernel); err != nil || !slices.Contains(d, there) || len(d) != 2 ||
+		!Counted(d, report.DroppedThere) || Counted(d[:1], report.DroppedThere) {
 		t.Errorf("of xdp: %v, %v", d, err)
 	}
 	busy := 2
@@ -76,9 +78,11 @@ func TestSoftnetDropped(t *testing.T) {
 // A counter that starts again from 0 has grown by its value. One whose first reading failed gives no result.
 func TestGrown(t *testing.T) {
 	d := func(a, b int64) []report.Drop {
-		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a}, {Place: report.NotSent, By: "ring", Frames: b}}
+		return []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: a},
+			{Place: report.NotSent, By: "ring", Frames: b}}
 	}
-	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)}, {d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
+	for _, c := range []struct{ before, after, want []report.Drop }{{d(1, 2), d(5, 2), d(4, 0)},
+		{d(9, 0), d(3, 1), d(3, 1)}, {nil, d(2, 3), nil}} {
 		check.Same(t, (Source{}).Grown(Reading{Drops: c.before}, Reading{Drops: c.after}), c.want, "%v")
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/osnoise"
 )
 
-// mostNoise bounds the events that a Noise keeps. When there are more, the shorter half of them is dropped: a long one is what makes a
-// round trip slow.
+// mostNoise bounds the events that a Noise keeps. When there are more, the shorter half of them is dropped: a long one
+// is what makes a round trip slow.
 const mostNoise = 1 << 17
 
-// Noise records what had the measuring core while the measuring thread did not run. Unlike Watch it has a start, an end and a name for each
-// event, if the kernel's tracepoints may be used.
+// Noise records what had the measuring core while the measuring thread did not run. Unlike Watch it has a start, an end
+// and a name for each event, if the kernel's tracepoints may be used.
 type Noise struct {
 	watcher *osnoise.Watcher
 	core    int
@@ -53,8 +53,8 @@ func (n *Noise) How() string { return n.watcher.How() }
 // Traced reports whether they are known from the kernel's tracepoints.
 func (n *Noise) Traced() bool { return n.watcher.Traced() }
 
-// Stop ends the watch. It returns the events, which overlap and have no order, and how many more there were. From and To of an event are
-// ticks, as engine.Slow has them.
+// Stop ends the watch. It returns the events, which overlap and have no order, and how many more there were. From and
+// To of an event are ticks, as engine.Slow has them.
 func (n *Noise) Stop() (events []osnoise.Event, missed int64) {
 	lost := n.watcher.Lost()
 	n.watcher.Close()

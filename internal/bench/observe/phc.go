@@ -11,9 +11,10 @@ import (
 
 // hardwareClock is a PTP hardware clock (PHC) compared with the system's clock.
 type hardwareClock struct {
-	name   string        // /dev/ptp0
-	ahead  time.Duration // offset of the system's clock from the PHC, including whole seconds of TAI
-	window time.Duration // the error of the reading is at most half of it: 0 if the hardware reads both at the same moment
+	name  string        // /dev/ptp0
+	ahead time.Duration // offset of the system's clock from the PHC, including whole seconds of TAI
+	// the error of the reading is at most half of it: 0 if the hardware reads both at the same moment
+	window time.Duration
 }
 
 // errNoPHC means that an interface has no PHC.

@@ -48,7 +48,8 @@ type ptp struct {
 
 // accuracies are the grandmaster's clockAccuracy values, from 17h on (IEEE 1588-2019 table 5; that of 2008 starts at
 // 20h).
-var accuracies = [...]time.Duration{1, 1, 1, 1, 1, 1, 1, 3, 10, 25, 100, 250, 1000, 2500, 10e3, 25e3, 100e3, 250e3, 1e6, 2500e3, 10e6, 25e6, 100e6, 250e6, 1e9, 10e9}
+var accuracies = [...]time.Duration{1, 1, 1, 1, 1, 1, 1, 3, 10, 25, 100, 250, 1000, 2500, 10e3, 25e3, 100e3, 250e3, 1e6,
+	2500e3, 10e6, 25e6, 100e6, 250e6, 1e9, 10e9}
 
 const firstAccuracy = 0x17
 
@@ -64,7 +65,9 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 			off += p.utcOffset
 		}
 		if off.Abs() >= time.Second {
-			return Bound{}, fmt.Errorf("the system's clock is %v from %s of %s, which ptp4l sets: nothing (phc2sys) synchronises the two", off, h.name, p.iface)
+			return Bound{}, fmt.Errorf(
+				"the system's clock is %v from %s of %s, which ptp4l sets: nothing (phc2sys) synchronises the two", off,
+				h.name, p.iface)
 		}
 		sum += off.Abs() + (h.window+1)/2
 		source += fmt.Sprintf("; system's clock %v ± %v from %s of %s", off, (h.window+1)/2, h.name, p.iface)
@@ -72,9 +75,13 @@ func (p *ptp) bound(h hardwareClock) (Bound, error) {
 	i := int(p.accuracy) - firstAccuracy
 	switch {
 	case p.steps > 1:
-		return Bound{}, fmt.Errorf("%s): PTP does not report the error of the %d boundary clocks on the path to the grandmaster", source, p.steps-1)
+		return Bound{}, fmt.Errorf(
+			"%s): PTP does not report the error of the %d boundary clocks on the path to the grandmaster", source,
+			p.steps-1)
 	case i < 0 || i >= len(accuracies):
-		return Bound{}, fmt.Errorf("%s): the grandmaster does not report its accuracy (clockAccuracy %02Xh), so %s's own error is unknown", source, p.accuracy, clock)
+		return Bound{}, fmt.Errorf(
+			"%s): the grandmaster does not report its accuracy (clockAccuracy %02Xh), so %s's own error is unknown",
+			source, p.accuracy, clock)
 	}
 	return Bound{sum + accuracies[i], fmt.Sprintf("%s; grandmaster accurate to %v)", source, accuracies[i])}, nil
 }
@@ -199,9 +206,10 @@ func interval(b []byte) time.Duration {
 var patience = 500 * time.Millisecond
 
 const (
-	together = 20 * time.Millisecond // all responses to one message arrive within this time, because they are sent together
-	domains  = 128                   // IEEE 1588-2008 §7.1
-	sdos     = 2                     // 802.1AS messages have a majorSdoId of 1
+	// all responses to one message arrive within this time, because they are sent together
+	together = 20 * time.Millisecond
+	domains  = 128 // IEEE 1588-2008 §7.1
+	sdos     = 2   // 802.1AS messages have a majorSdoId of 1
 )
 
 // find determines ptp4l's domain, because it responds to no other.

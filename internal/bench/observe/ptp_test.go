@@ -23,11 +23,20 @@ import (
 
 // Responses of ptp4l 3.1.1 of Debian 12 on its port tpv1, by message: it follows a master over software timestamps.
 var recorded = map[uint16]string{
-	idCurrent:    "0d0200480000000000000000000000000000000" + "03af460fffe64400f00000007047f000000000000000000010000020000010014200100010000000000190000" + "0000" + "00000a650000",
-	idParent:     "0d02005600000000000000000000000000000000" + "3af460fffe64400f00000007047f000000000000000000010000020000010022" + "2002ca7cd5fffe82047e00010000ffff7fffffff0af8feffff80ca7cd5fffe82047e",
-	idTime:       "0d02003a00000000000000000000000000000000" + "3af460fffe64400f00000007047f000000000000000000010000020000010006" + "2003002500a0",
-	idPort:       "0d02005000000000000000000000000000000000" + "3af460fffe64400f00010007047f00000000000000000001000002000001001c" + "20043af460fffe64400f000109000000000000000000010300010002",
-	idProperties: "0d02004800000000000000000000000000000000" + "3af460fffe64400f00010007047f000000000000000000010000020000010014" + "c0043af460fffe64400f0001090004" + "7470763100",
+	idCurrent: "0d0200480000000000000000000000000000000" +
+		"03af460fffe64400f00000007047f000000000000000000010000020000010014200100010000000000190000" + "0000" +
+		"00000a650000",
+	idParent: "0d02005600000000000000000000000000000000" +
+		"3af460fffe64400f00000007047f000000000000000000010000020000010022" +
+		"2002ca7cd5fffe82047e00010000ffff7fffffff0af8feffff80ca7cd5fffe82047e",
+	idTime: "0d02003a00000000000000000000000000000000" +
+		"3af460fffe64400f00000007047f000000000000000000010000020000010006" + "2003002500a0",
+	idPort: "0d02005000000000000000000000000000000000" +
+		"3af460fffe64400f00010007047f00000000000000000001000002000001001c" +
+		"20043af460fffe64400f000109000000000000000000010300010002",
+	idProperties: "0d02004800000000000000000000000000000000" +
+		"3af460fffe64400f00010007047f000000000000000000010000020000010014" + "c0043af460fffe64400f0001090004" +
+		"7470763100",
 }
 
 // fake is a ptp4l that gives the recorded responses, in one domain.
@@ -150,7 +159,8 @@ func TestPTP(t *testing.T) {
 func TestNearest(t *testing.T) {
 	at := func(ns int64) unix.PtpClockTime { return unix.PtpClockTime{Sec: ns / 1e9, Nsec: uint32(ns % 1e9)} }
 	triple := func(a, b, c int64) [3]unix.PtpClockTime { return [3]unix.PtpClockTime{at(a), at(b), at(c)} }
-	ahead, window, err := nearest([][3]unix.PtpClockTime{triple(1000, 9000, 3000), triple(5e9-100, 5e9+50, 5e9+100), triple(7000, 1, 6000)})
+	ahead, window, err := nearest([][3]unix.PtpClockTime{triple(1000, 9000, 3000), triple(5e9-100, 5e9+50, 5e9+100),
+		triple(7000, 1, 6000)})
 	if err != nil || ahead != 50 || window != 200 {
 		t.Errorf("%d, %d, %v", ahead, window, err)
 	}
@@ -199,7 +209,8 @@ func TestPTP4L(t *testing.T) {
 		}
 		must.OK(t, os.WriteFile(config, []byte(text), 0o600))
 		// Without the privilege to set the clock it continues, and both share this machine's clock.
-		cmd := exec.Command("ip", "netns", "exec", ns, "setpriv", "--bounding-set", "-sys_time", "--inh-caps", "-sys_time", program, "-f", config, "-i", "tpv", "-m", "-q")
+		cmd := exec.Command("ip", "netns", "exec", ns, "setpriv", "--bounding-set", "-sys_time", "--inh-caps",
+			"-sys_time", program, "-f", config, "-i", "tpv", "-m", "-q")
 		var log strings.Builder
 		cmd.Stdout, cmd.Stderr = &log, &log
 		must.OK(t, cmd.Start())
@@ -221,7 +232,8 @@ func TestPTP4L(t *testing.T) {
 			b, err = queryPTP(filepath.Join(dir, c.ns), readPHC)
 			return err == nil
 		})
-		if err != nil || b.Error < c.least || c.ns == far && b.Error != c.least || !strings.Contains(b.Source, "grandmaster accurate to 250ns") {
+		if err != nil || b.Error < c.least || c.ns == far && b.Error != c.least ||
+			!strings.Contains(b.Source, "grandmaster accurate to 250ns") {
 			t.Errorf("%s: %v, %v", c.ns, b, err)
 		}
 		t.Logf("%s: %v: %s", c.ns, b.Error, b.Source)

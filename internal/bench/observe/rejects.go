@@ -12,19 +12,20 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 )
 
-// Rejects selects the replies that the kernel may reject before they reach a Source: a socket, or an XDP program that passes everything
-// but intact replies with our identifiers to the kernel. The zero value is for a transport that sees every frame.
+// Rejects selects the replies that the kernel may reject before they reach a Source: a socket, or an XDP program that
+// passes everything but intact replies with our identifiers to the kernel. The zero value is for a transport that sees
+// every frame.
 type Rejects struct {
 	Echo, UDP, V4, V6 bool
 
-	// Identifiers is set to count intact echo replies that the Source did not get, because they have another identifier. The Source
-	// must have received everything when it is read.
+	// Identifiers is set to count intact echo replies that the Source did not get, because they have another
+	// identifier. The Source must have received everything when it is read.
 	Identifiers bool
 }
 
-// ipReasons are the kernel's counters of received packets that it rejected below ICMP and UDP, and echoReasons and udpReasons
-// those above, by their names in /proc/net/snmp and netstat. Names starting with a minus are subtracted: they count frames
-// that were intact, but had no room.
+// ipReasons are the kernel's counters of received packets that it rejected below ICMP and UDP, and echoReasons and
+// udpReasons those above, by their names in /proc/net/snmp and netstat. Names starting with a minus are subtracted:
+// they count frames that were intact, but had no room.
 var (
 	ipReasons   = []string{"Ip InHdrErrors", "Ip InAddrErrors", "IpExt InTruncatedPkts"}
 	echoReasons = []string{"Icmp InErrors"}
@@ -52,7 +53,8 @@ func (from Source) rejected() (out []report.Drop) {
 	for _, g := range []struct {
 		on    bool
 		names []string
-	}{{r.V4, ipReasons}, {r.V4 && r.Echo, echoReasons}, {r.V4 && r.UDP, udpReasons}, {r.V6, ip6Reasons}, {r.V6 && r.Echo, echo6Reasons}, {r.V6 && r.UDP, udp6Reasons},
+	}{{r.V4, ipReasons}, {r.V4 && r.Echo, echoReasons}, {r.V4 && r.UDP, udpReasons}, {r.V6, ip6Reasons},
+		{r.V6 && r.Echo, echo6Reasons}, {r.V6 && r.UDP, udp6Reasons},
 		{r.V4 && r.Identifiers, []string{echoReplies}}, {r.V6 && r.Identifiers, []string{echoReplies6}}} {
 		if g.on {
 			names = append(names, g.names...)
@@ -79,8 +81,8 @@ func (from Source) rejected() (out []report.Drop) {
 	return out
 }
 
-// counters parses /proc/net/snmp and netstat, which have a line of names and one of values for each protocol ("Icmp InErrors"), or
-// snmp6, which has a name and a value in each line.
+// counters parses /proc/net/snmp and netstat, which have a line of names and one of values for each protocol ("Icmp
+// InErrors"), or snmp6, which has a name and a value in each line.
 func counters(b []byte) map[string]int64 {
 	out := map[string]int64{}
 	var names []string
@@ -114,8 +116,8 @@ func others(drops []report.Drop, delivered int64) {
 	}
 }
 
-// broken takes the datagrams with a bad checksum out of the drops of a socket: it counts them together with those for which it had
-// no room. The kernel's counter of rejected datagrams has them, too.
+// broken takes the datagrams with a bad checksum out of the drops of a socket: it counts them together with those for
+// which it had no room. The kernel's counter of rejected datagrams has them, too.
 func broken(drops []report.Drop) {
 	rejected := int64(0)
 	for _, d := range drops {

@@ -24,7 +24,8 @@ var client = &http.Client{Timeout: 5 * time.Second}
 // include the traffic of all its clients.
 func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	r, err := client.Get(url)
-	for tries := 1; err == nil && r.StatusCode == http.StatusTooManyRequests && tries < 5; tries++ { // the page limits its rate
+	// the page limits its rate
+	for tries := 1; err == nil && r.StatusCode == http.StatusTooManyRequests && tries < 5; tries++ {
 		r.Body.Close()
 		time.Sleep(pause)
 		r, err = client.Get(url)
@@ -43,7 +44,8 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 	}
 	refused := families["rebound_refused_total"]
 	if refused == nil {
-		return nil, life, fmt.Errorf("responder's metrics: %s: no rebound_refused_total (give the URL of a responder's metrics page)", url)
+		return nil, life, fmt.Errorf(
+			"responder's metrics: %s: no rebound_refused_total (give the URL of a responder's metrics page)", url)
 	}
 	if out, err = sum(nil, refused, report.RefusedThere, "reason"); err != nil {
 		return nil, life, fmt.Errorf("responder's metrics: %s: %w", url, err)
@@ -60,7 +62,8 @@ func ReadResponder(url string) (out []report.Drop, life Life, err error) {
 		life.restarting = counted && finished < life.resets
 		send, _ := valueOf(f, "counter", sendResets)
 		life.resets += send
-		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors", "interface_rx_fifo_errors",
+		out, err = sum(out, f, report.DroppedThere, "counter", "interface_rx_dropped", "interface_rx_missed_errors",
+			"interface_rx_fifo_errors",
 			"interface_rx_over_errors", "interface_tx_dropped", "interface_tx_errors", "interface_tx_fifo_errors")
 	}
 	if err != nil {
@@ -88,7 +91,8 @@ const (
 )
 
 // sum adds a family's counters by the value of one label, all or those named.
-func sum(out []report.Drop, f *dto.MetricFamily, place report.Place, label string, only ...string) ([]report.Drop, error) {
+func sum(out []report.Drop, f *dto.MetricFamily, place report.Place, label string, only ...string) ([]report.Drop,
+	error) {
 	for _, m := range f.Metric {
 		for _, l := range m.Label {
 			value, n := l.GetValue(), m.GetCounter().GetValue()
@@ -102,12 +106,14 @@ func sum(out []report.Drop, f *dto.MetricFamily, place report.Place, label strin
 			i := slices.IndexFunc(out, func(d report.Drop) bool { return d.Place == place && d.By == by })
 			if i < 0 {
 				if i = len(out); i == maxReasons || len(value) > maxReason {
-					return nil, fmt.Errorf("%s has more than %d values of %s, or one of more than %d bytes", f.GetName(), maxReasons, label, maxReason)
+					return nil, fmt.Errorf("%s has more than %d values of %s, or one of more than %d bytes",
+						f.GetName(), maxReasons, label, maxReason)
 				}
 				out = append(out, report.Drop{Place: place, By: by})
 			}
 			if out[i].Frames += int64(n); out[i].Frames >= 1<<53 {
-				return nil, fmt.Errorf("%s{%s=%q} adds up to %d: want a count", f.GetName(), label, value, out[i].Frames)
+				return nil, fmt.Errorf("%s{%s=%q} adds up to %d: want a count", f.GetName(), label, value,
+					out[i].Frames)
 			}
 		}
 	}

@@ -48,18 +48,26 @@ const (
 )
 
 func (f Field) String() string {
-	return [...]string{"none", "length", "destination MAC", "source MAC", "ethertype", "IP header", "IP length", "IP fragment",
-		"hop limit", "IP protocol", "IP checksum", "source address", "destination address", "ports", "UDP length", "checksum",
-		"ICMP type", "ICMP identifier", "sequence number", "run tag", "payload", "copy of the sender's fields", "HMAC"}[f]
+	return [...]string{"none", "length", "destination MAC", "source MAC", "ethertype", "IP header", "IP length",
+		"IP fragment",
+		"hop limit", "IP protocol", "IP checksum", "source address", "destination address", "ports", "UDP length",
+		"checksum",
+		"ICMP type", "ICMP identifier", "sequence number", "run tag", "payload", "copy of the sender's fields",
+		"HMAC"}[f]
 }
 
 // Reason returns the class of a field.
 func (f Field) Reason() outcome.Reason {
-	return [Fields]outcome.Reason{None: outcome.None, Length: outcome.Length, DestinationMAC: outcome.MAC, SourceMAC: outcome.MAC,
-		EtherType: outcome.Header, IPHeader: outcome.Header, IPLength: outcome.Length, IPFragment: outcome.Header, HopLimit: outcome.Header,
-		IPProtocol: outcome.Header, IPChecksum: outcome.Checksum, SourceAddress: outcome.Source, DestinationAddress: outcome.Destination,
-		Ports: outcome.Identifier, UDPLength: outcome.Length, L4Checksum: outcome.Checksum, ICMPType: outcome.Header,
-		ICMPIdentifier: outcome.Identifier, SequenceNumber: outcome.Sequence, RunTag: outcome.Identifier, Payload: outcome.Payload,
+	return [Fields]outcome.Reason{None: outcome.None, Length: outcome.Length, DestinationMAC: outcome.MAC,
+		SourceMAC: outcome.MAC,
+		EtherType: outcome.Header, IPHeader: outcome.Header, IPLength: outcome.Length, IPFragment: outcome.Header,
+		HopLimit:   outcome.Header,
+		IPProtocol: outcome.Header, IPChecksum: outcome.Checksum, SourceAddress: outcome.Source,
+		DestinationAddress: outcome.Destination,
+		Ports:              outcome.Identifier, UDPLength: outcome.Length, L4Checksum: outcome.Checksum,
+		ICMPType:       outcome.Header,
+		ICMPIdentifier: outcome.Identifier, SequenceNumber: outcome.Sequence, RunTag: outcome.Identifier,
+		Payload:    outcome.Payload,
 		SenderCopy: outcome.Payload, Authentication: outcome.Authentication}[f]
 }
 
@@ -290,8 +298,8 @@ func (c *Codec) content(b []byte, r *Reply) Field {
 	return Payload
 }
 
-// refused recognises an ICMP error (destination unreachable, packet too big, time exceeded, parameter problem) that quotes
-// a probe of this flow (RFC 792, RFC 4443).
+// refused recognises an ICMP error (destination unreachable, packet too big, time exceeded, parameter problem) that
+// quotes a probe of this flow (RFC 792, RFC 4443).
 func (c *Codec) refused(b []byte, r *Reply) bool {
 	if len(b) < c.l4+8+(c.l4-ethernet)+4 || string(b[c.dstAt:c.dstAt+c.addr]) != string(c.src[:c.addr]) {
 		return false

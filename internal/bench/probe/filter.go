@@ -18,9 +18,10 @@ const (
 // ErrFilter means that a filter for so many flows would be too long.
 var ErrFilter = errors.New("too many flows for one socket filter")
 
-// Filter returns a classic BPF program that accepts every frame for which Check of one of the flows returns anything but
-// Foreign, and rejects nearly all others, so that a host's other traffic does not fill the ring. With neighbours it also accepts
-// what a route.Neighbour for the flows' source addresses reads. Frames have no VLAN tag, or one that the kernel has removed.
+// Filter returns a classic BPF program that accepts every frame for which Check of one of the flows returns anything
+// but Foreign, and rejects nearly all others, so that a host's other traffic does not fill the ring. With neighbours it
+// also accepts what a route.Neighbour for the flows' source addresses reads. Frames have no VLAN tag, or one that the
+// kernel has removed.
 func Filter(flows []Flow, neighbours bool) ([]bpf.RawInstruction, error) {
 	p := filter{}
 	for _, f := range flows {
@@ -85,7 +86,8 @@ func (p *filter) has(off int, a netip.Addr) {
 
 // between leaves the branch if the size bytes at off are outside of [low, high].
 func (p *filter) between(off, size int, low, high uint32) {
-	p.add(bpf.LoadAbsolute{Off: uint32(off), Size: size}, leave{cond: bpf.JumpLessThan, val: low}, leave{cond: bpf.JumpGreaterThan, val: high})
+	p.add(bpf.LoadAbsolute{Off: uint32(off), Size: size}, leave{cond: bpf.JumpLessThan, val: low},
+		leave{cond: bpf.JumpGreaterThan, val: high})
 }
 
 func (p *filter) accept() { p.add(bpf.RetConstant{Val: accepted}) }
@@ -93,7 +95,8 @@ func (p *filter) accept() { p.add(bpf.RetConstant{Val: accepted}) }
 // flow accepts what Codec.ours and Codec.refused recognize.
 func (p *filter) flow(f *Flow) {
 	src, dst := f.Src.WithZone(""), f.Dst.WithZone("")
-	srcAt, dstAt, nextAt, l4, next, icmpType := ethernet+12, ethernet+16, ethernet+9, ethernet+ipv4, uint32(nextICMP), uint32(0)
+	srcAt, dstAt, nextAt, l4, next, icmpType := ethernet+12, ethernet+16, ethernet+9, ethernet+ipv4, uint32(nextICMP),
+		uint32(0)
 	low, high := uint32(3), uint32(12) // ICMP errors, and other types between them that rarely arrive
 	if src.Is6() {
 		srcAt, dstAt, nextAt, l4, next, icmpType = ethernet+8, ethernet+24, ethernet+6, ethernet+ipv6, nextICMPv6, 129

@@ -56,14 +56,15 @@ type Flow struct {
 	SrcMAC, DstMAC   [6]byte // DstMAC is the next hop's
 	Routed           bool    // there is a router in between: replies may come from a MAC other than DstMAC
 	Src, Dst         netip.Addr
-	SrcPort, DstPort uint16   // UDP and STAMP
-	SrcPorts         []uint16 // source ports used in rotation by sequence number, including SrcPort; nil for SrcPort only
-	TOS              uint8    // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
-	TTL              uint8    // or hop limit; 0 is 64
-	ID               uint16   // ICMP echo identifier
-	Run              uint32   // distinguishes this run's replies from those of other runs
-	Size             int      // bytes of the Ethernet frame without FCS
-	Test             TestPacket
+	SrcPort, DstPort uint16 // UDP and STAMP
+	// source ports used in rotation by sequence number, including SrcPort; nil for SrcPort only
+	SrcPorts []uint16
+	TOS      uint8  // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
+	TTL      uint8  // or hop limit; 0 is 64
+	ID       uint16 // ICMP echo identifier
+	Run      uint32 // distinguishes this run's replies from those of other runs
+	Size     int    // bytes of the Ethernet frame without FCS
+	Test     TestPacket
 }
 
 // Sizes in bytes.
@@ -113,8 +114,8 @@ func MinSize(p Proto, v6 bool) int {
 // ptpHeader is the header of a PTP message, in bytes (IEEE 1588-2008 §13.3).
 const ptpHeader = 34
 
-// LikePTP makes the payload of a UDP flow's probes start like a PTP event message (Sync, version 2), because some cards timestamp no other frames.
-// Its first byte has the message's type in the lower half, the second one the version.
+// LikePTP makes the payload of a UDP flow's probes start like a PTP event message (Sync, version 2), because some cards
+// timestamp no other frames. Its first byte has the message's type in the lower half, the second one the version.
 func (f *Flow) LikePTP() { f.Run = f.Run&^0x0f0f0000 | 2<<16 }
 
 // MinPTPSize returns the smallest frame of UDP that fits a PTP message's header, in bytes without FCS.

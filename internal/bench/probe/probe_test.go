@@ -19,7 +19,8 @@ var (
 )
 
 func flow(p probe.Proto, v6 bool, size int) probe.Flow {
-	f := probe.Flow{Proto: p, SrcMAC: here, DstMAC: there, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+	f := probe.Flow{Proto: p, SrcMAC: here, DstMAC: there, Src: netip.MustParseAddr("10.0.0.1"),
+		Dst:     netip.MustParseAddr("10.0.0.2"),
 		SrcPort: 50000, DstPort: 7, ID: 0x1234, Run: 0xdeadbeef, Size: size}
 	if v6 {
 		f.Src, f.Dst = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
@@ -150,7 +151,8 @@ func (k kind) codec(t testing.TB) (probe.Flow, *probe.Codec) {
 func (k kind) String() string { return fmt.Sprintf("%v/v6=%t/%d", k.proto, k.v6, k.size) }
 
 // verdict fails the test unless a frame has the verdict, and the wrong field, if that is not None.
-func verdict(t *testing.T, what any, c *probe.Codec, frame []byte, want probe.Verdict, field probe.Field) (r probe.Reply) {
+func verdict(t *testing.T, what any, c *probe.Codec, frame []byte, want probe.Verdict,
+	field probe.Field) (r probe.Reply) {
 	t.Helper()
 	if v := c.Check(frame, &r); v != want || field != probe.None && r.Field != field {
 		t.Fatalf("%v: %v %v, want %v %v", what, v, r.Field, want, field)
@@ -186,7 +188,8 @@ func TestGoodReplies(t *testing.T) {
 			if !r.HasSeq || r.Seq != seq {
 				t.Fatalf("%v: seq %d instead of %d", k, r.Seq, seq)
 			}
-			if k.proto == probe.STAMP && (r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 || r.Stamped.Seq != seq || r.Stamped.TTL != 63) {
+			if k.proto == probe.STAMP && (r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 ||
+				r.Stamped.Seq != seq || r.Stamped.TTL != 63) {
 				t.Fatalf("%v: %+v", k, r.Stamped)
 			}
 		}
@@ -256,7 +259,8 @@ func TestUnsummed(t *testing.T) {
 		l4 := l4(k.v6)
 		be.PutUint16(b[l4+6:], oracle.Sum(pseudo(b, k.v6, 17, len(b)-l4))) // CHECKSUM_PARTIAL as seen on a veth pair
 		verdict(t, k, c, b, probe.Unsummed, probe.None)
-		if k.proto == probe.UDP && len(b) > l4+16 { // if there is a pattern: without pattern and checksum, a wrong sequence number cannot be detected
+		// if there is a pattern: without pattern and checksum, a wrong sequence number cannot be detected
+		if k.proto == probe.UDP && len(b) > l4+16 {
 			b[len(b)-1] ^= 1
 			verdict(t, k, c, b, probe.Corrupt, probe.Payload)
 			b[len(b)-1] ^= 1
@@ -291,7 +295,8 @@ func TestForeign(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	for _, k := range []kind{{probe.UDP, false, 100}, {probe.ICMP, false, 100}, {probe.UDP, true, 100}, {probe.STAMP, true, 150}} {
+	for _, k := range []kind{{probe.UDP, false, 100}, {probe.ICMP, false, 100}, {probe.UDP, true, 100},
+		{probe.STAMP, true, 150}} {
 		f, c := k.codec(t)
 		l4, kind, code := l4(k.v6), byte(3), byte(3)
 		if k.v6 {
@@ -315,7 +320,8 @@ func TestSizes(t *testing.T) {
 		proto probe.Proto
 		v6    bool
 		min   int
-	}{{probe.ICMP, false, 60}, {probe.UDP, false, 60}, {probe.ICMP, true, 70}, {probe.UDP, true, 70}, {probe.STAMP, false, 86}, {probe.STAMP, true, 106}} {
+	}{{probe.ICMP, false, 60}, {probe.UDP, false, 60}, {probe.ICMP, true, 70}, {probe.UDP, true, 70},
+		{probe.STAMP, false, 86}, {probe.STAMP, true, 106}} {
 		check.Equal(t, probe.MinSize(c.proto, c.v6), c.min, fmt.Sprint(c.proto)+": %d bytes")
 		for size, ok := range map[int]bool{c.min - 1: false, c.min: true, 1514: true, 1515: false} {
 			if err := probe.CheckSize(c.proto, c.v6, size, 0, 1500); (err == nil) != ok {
@@ -352,7 +358,8 @@ func FuzzCheck(f *testing.F) {
 			want := answer(fl, c.Build(r.Seq, r.Stamped.T1))
 			l4 := l4(k.v6)
 			if len(b) != len(want) || string(b[:12]) != string(want[:12]) ||
-				k.proto == probe.UDP && string(b[l4+8:]) != string(want[l4+8:]) || k.proto == probe.ICMP && string(b[l4+4:]) != string(want[l4+4:]) {
+				k.proto == probe.UDP && string(b[l4+8:]) != string(want[l4+8:]) || k.proto == probe.ICMP &&
+				string(b[l4+4:]) != string(want[l4+4:]) {
 				t.Fatalf("%v: %x passes for %x", k, b, want)
 			}
 		}
@@ -362,7 +369,8 @@ func FuzzCheck(f *testing.F) {
 // Each 16-bit word of a reply is changed and the checksums corrected: the error must be found without a checksum. Only
 // fields that a network or a host may choose may change: TOS, identification, DF and hop limit.
 func TestEveryWrongWordIsFound(t *testing.T) {
-	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99}, {probe.UDP, true, 99}} {
+	for _, k := range []kind{{probe.ICMP, false, 98}, {probe.ICMP, true, 98}, {probe.UDP, false, 99},
+		{probe.UDP, true, 99}} {
 		f, c := k.codec(t)
 		good := answer(f, c.Build(7, 42))
 		free := map[int]bool{14: true, 18: true, 22: true}
@@ -383,7 +391,8 @@ func TestEveryWrongWordIsFound(t *testing.T) {
 			correct(b, k.proto, k.v6)
 			var r probe.Reply
 			v := c.Check(b, &r)
-			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign || r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {
+			if free[i] != (v == probe.Good) || !free[i] && v != probe.Corrupt && v != probe.Foreign ||
+				r.Field == probe.L4Checksum || r.Field == probe.IPChecksum {
 				t.Errorf("%v: word at %d: %v %v", k, i, v, r.Field)
 			}
 		}

@@ -85,7 +85,8 @@ func ParseAsk(text string) (Ask, error) {
 		return Ask{TimestampInformation, make([]byte, 4)}, nil
 	case "location":
 		v := make([]byte, 4)
-		for _, sub := range [...]struct{ kind, n byte }{{1, 8}, {4, 16}, {7, 16}} { // source MAC, destination and source address
+		// source MAC, destination and source address
+		for _, sub := range [...]struct{ kind, n byte }{{1, 8}, {4, 16}, {7, 16}} {
 			v = append(append(v, Unrecognized, sub.kind, 0, sub.n), make([]byte, sub.n)...)
 		}
 		return Ask{Location, v}, nil
@@ -336,7 +337,8 @@ func (c *Codec) answers(b []byte, base, sealAt int, s *Stamped) Field {
 		switch {
 		case blank || t[0]&(Unrecognized|Malformed) != 0 || (t[0]|flags)&Integrity != 0:
 			s.Untrusted = true
-		case TLV(t[1]) != HMAC || be.Uint16(t[2:]) != sealLength || !hmac.Equal(t[tlvHeader:], x.seal(b[:4], b[base:sealAt])):
+		case TLV(t[1]) != HMAC || be.Uint16(t[2:]) != sealLength ||
+			!hmac.Equal(t[tlvHeader:], x.seal(b[:4], b[base:sealAt])):
 			return Authentication
 		}
 	}

@@ -45,7 +45,8 @@ func TestSealedProbe(t *testing.T) {
 	got := c.Build(42, 0xe8d4a50f11223344)
 	want := slices.Concat(
 		[]byte{0, 0, 0, 42}, make([]byte, 12), // Sequence Number, MBZ
-		[]byte{0xe8, 0xd4, 0xa5, 0x0f, 0x11, 0x22, 0x33, 0x44}, []byte{0x85, 0x87}, []byte{0x12, 0x34}, make([]byte, 68), // Timestamp, Error Estimate, SSID, MBZ
+		[]byte{0xe8, 0xd4, 0xa5, 0x0f, 0x11, 0x22, 0x33, 0x44}, []byte{0x85, 0x87}, []byte{0x12, 0x34},
+		make([]byte, 68), // Timestamp, Error Estimate, SSID, MBZ
 	)
 	want = append(want, digest(want)...)
 	tlvs := slices.Concat(
@@ -96,8 +97,10 @@ func TestEveryForgedBitIsFound(t *testing.T) {
 		c := must.Get(probe.New(f))(t)
 		good := reflectSealed(f, c.Build(7, 42))
 		var r probe.Reply
-		if v := c.Check(good, &r); v != probe.Good || r.Stamped.Untrusted || len(r.Stamped.Answers) != 2 || !r.Stamped.Answers[1].Usable() ||
-			r.Stamped.SSID != 0x1234 || r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 || r.Stamped.TTL != 63 || r.Seq != 7 {
+		if v := c.Check(good, &r); v != probe.Good || r.Stamped.Untrusted || len(r.Stamped.Answers) != 2 ||
+			!r.Stamped.Answers[1].Usable() ||
+			r.Stamped.SSID != 0x1234 || r.Stamped.T1 != 42 || r.Stamped.T3 != 0x1122334455667788 ||
+			r.Stamped.TTL != 63 || r.Seq != 7 {
 			t.Fatalf("%v %v %+v", v, r.Field, r)
 		}
 		from := 44 // the part that the HMAC TLV covers
@@ -127,23 +130,28 @@ func TestFlagsOfReplies(t *testing.T) {
 	c := must.Get(probe.New(f))(t)
 	good := reflectSealed(f, c.Build(7, 42))
 	second := 44 + 8
-	for flags, want := range map[byte]string{0: "true true true false", 0x80: "true false true false", 0x40: "true false false false", 0x20: "true false true true"} {
+	for flags, want := range map[byte]string{0: "true true true false", 0x80: "true false true false",
+		0x40: "true false false false", 0x20: "true false true true"} {
 		b := bytes.Clone(good)
 		b[second] = flags
 		r := verdict(t, flags, c, b, probe.Good, probe.None)
 		a := r.Stamped.Answers
-		check.Equal(t, fmt.Sprint(a[0].Usable(), a[1].Usable(), a[2].Usable(), r.Stamped.Untrusted), want, "usable and untrusted %s")
+		check.Equal(t, fmt.Sprint(a[0].Usable(), a[1].Usable(), a[2].Usable(), r.Stamped.Untrusted), want,
+			"usable and untrusted %s")
 	}
 }
 
 func TestParseAsk(t *testing.T) {
 	for text, want := range map[string]string{
-		"cos": "want cos:DSCP", "cos:64": "0 to 63", "cos:x": "0 to 63", "time:1": "want time alone", "access:3:1": "ID 1 for a 3GPP", "access:1": "want access:ID:CODE",
-		"access:1:256": "up to 255", "access:0:1": "ID 1", "ping": "want time, location, cos:DSCP", "": "want time", "padding": "want time",
+		"cos": "want cos:DSCP", "cos:64": "0 to 63", "cos:x": "0 to 63", "time:1": "want time alone",
+		"access:3:1": "ID 1 for a 3GPP", "access:1": "want access:ID:CODE",
+		"access:1:256": "up to 255", "access:0:1": "ID 1", "ping": "want time, location, cos:DSCP", "": "want time",
+		"padding": "want time",
 	} {
 		check.Fails(t, text, check.Err(probe.ParseAsk(text)), nil, want)
 	}
-	check.Fails(t, "3 bytes more", check.Err(probe.New(sealedFlow(t, true, 3, "time"))), nil, "leave 3 for a padding TLV")
+	check.Fails(t, "3 bytes more", check.Err(probe.New(sealedFlow(t, true, 3, "time"))), nil,
+		"leave 3 for a padding TLV")
 	f := sealedFlow(t, true, 0)
 	f.Test.Key = nil
 	check.Fails(t, "no key", check.Err(probe.New(f)), nil, "HMACs need a key")

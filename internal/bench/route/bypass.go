@@ -17,12 +17,14 @@ func (p *Path) Bypassed(qdisc bool) (warnings []string) {
 		return []string{fmt.Sprintf("unknown whether raw frames bypass a queueing discipline (tc): %v", err)}
 	}
 	if egress != "" && !qdisc {
-		warnings = append(warnings, fmt.Sprintf("raw frames bypass what tc has configured on %s (%s), which may delay or drop packets of sockets (send through it: -qdisc)",
-			p.Interface, egress))
+		warnings = append(warnings,
+			fmt.Sprintf("raw frames bypass what tc has configured on %s (%s), which may delay or drop packets of sockets (send through it: -qdisc)",
+				p.Interface, egress))
 	}
 	if ingress != "" {
-		warnings = append(warnings, fmt.Sprintf("raw frames are received before tc's ingress filters on %s (%s), which may delay or drop packets to sockets "+
-			"(receive behind them: -transport socket)", p.Interface, ingress))
+		warnings = append(warnings,
+			fmt.Sprintf("raw frames are received before tc's ingress filters on %s (%s), which may delay or drop packets to sockets "+
+				"(receive behind them: -transport socket)", p.Interface, ingress))
 	}
 	return warnings
 }

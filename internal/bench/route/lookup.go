@@ -39,7 +39,8 @@ func lookUp(q question) (a answer, err error) {
 		family, bits = unix.AF_INET6, 128
 	}
 	r := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
-	m := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family), Dst_len: uint8(bits), Tos: q.tos &^ 3}} // ECN is no part of it
+	// ECN is no part of it
+	m := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family), Dst_len: uint8(bits), Tos: q.tos &^ 3}}
 	put := func(kind int, value []byte) { r.AddData(nl.NewRtAttr(kind, value)) }
 	if q.source.IsValid() {
 		m.Src_len = uint8(bits)

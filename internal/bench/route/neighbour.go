@@ -152,8 +152,8 @@ func (n *Neighbour) solicitUnicast(next netip.Addr, mac [6]byte) []byte {
 	return n.nd(solicitation, 0, mac, t[:], t[:], optSource)
 }
 
-// Announced returns the host and its MAC that an ARP packet is from, or that a neighbour advertisement is about. A request
-// counts too: with it, a host announces that it has taken over an address (RFC 5227 §3).
+// Announced returns the host and its MAC that an ARP packet is from, or that a neighbour advertisement is about. A
+// request counts too: with it, a host announces that it has taken over an address (RFC 5227 §3).
 func Announced(b []byte) (of netip.Addr, mac [6]byte, ok bool) {
 	if len(b) >= 42 && be.Uint16(b[12:]) == typeARP {
 		op := be.Uint16(b[20:])
@@ -162,7 +162,8 @@ func Announced(b []byte) (of netip.Addr, mac [6]byte, ok bool) {
 	if !discovery(b, advertising) {
 		return of, mac, false
 	}
-	of, mac = netip.AddrFrom16([16]byte(b[icmpAt+8:])), [6]byte(b[6:]) // RFC 4861 §4.4: a unicast reply may omit the option
+	// RFC 4861 §4.4: a unicast reply may omit the option
+	of, mac = netip.AddrFrom16([16]byte(b[icmpAt+8:])), [6]byte(b[6:])
 	for opt := b[icmpAt+24:]; len(opt) >= 8 && opt[1] != 0 && int(opt[1])*8 <= len(opt); opt = opt[int(opt[1])*8:] {
 		if opt[0] == optTarget {
 			mac = [6]byte(opt[2:])
@@ -173,7 +174,8 @@ func Announced(b []byte) (of netip.Addr, mac [6]byte, ok bool) {
 
 // discovery reports whether b is a complete, valid neighbour message of that type (RFC 4861 §7.1).
 func discovery(b []byte, kind uint8) bool {
-	return len(b) >= icmpAt+24 && be.Uint16(b[12:]) == typeIPv6 && b[14]>>4 == 6 && b[20] == unix.IPPROTO_ICMPV6 && b[21] == 255 &&
+	return len(b) >= icmpAt+24 && be.Uint16(b[12:]) == typeIPv6 && b[14]>>4 == 6 && b[20] == unix.IPPROTO_ICMPV6 &&
+		b[21] == 255 &&
 		int(be.Uint16(b[18:])) >= 24 && len(b) >= icmpAt+int(be.Uint16(b[18:])) &&
 		b[icmpAt] == kind && b[icmpAt+1] == 0 && sum(b[:icmpAt+int(be.Uint16(b[18:]))]) == 0xffff
 }
@@ -181,7 +183,8 @@ func discovery(b []byte, kind uint8) bool {
 // Answer returns the reply to a request for our address, valid until the next call, or nil.
 func (n *Neighbour) Answer(b []byte) []byte {
 	if n.ip.Is4() {
-		if len(b) < 42 || be.Uint16(b[12:]) != typeARP || be.Uint16(b[20:]) != arpRequest || [4]byte(b[38:]) != [4]byte(n.raw[:]) {
+		if len(b) < 42 || be.Uint16(b[12:]) != typeARP || be.Uint16(b[20:]) != arpRequest ||
+			[4]byte(b[38:]) != [4]byte(n.raw[:]) {
 			return nil
 		}
 		from := [6]byte(b[22:])

@@ -44,11 +44,13 @@ func TestResolve(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
 		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)
 		w := &wire{far: far, noise: [][]byte{{}, make([]byte, 14), make([]byte, 60), bytes.Clone(near.question(ip[0]))}}
-		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 { // our request, and our reply to the request among the unrelated frames
+		// our request, and our reply to the request among the unrelated frames
+		if got, err := near.Resolve(w, ip[1], Tries, time.Minute); err != nil || got != macB || w.sent != 1+1 {
 			t.Errorf("%v: %x, %v, %d frames sent", ip[1], got, err, w.sent)
 		}
 		w = &wire{far: far}
-		if _, err := near.Resolve(w, netip.MustParseAddr("10.0.0.9"), Tries, time.Millisecond); ip[0].Is4() && (!errors.Is(err, ErrNoAnswer) || w.sent != 3) {
+		if _, err := near.Resolve(w, netip.MustParseAddr("10.0.0.9"), Tries, time.Millisecond); ip[0].Is4() &&
+			(!errors.Is(err, ErrNoAnswer) || w.sent != 3) {
 			t.Errorf("nobody there: %v after %d questions", err, w.sent)
 		}
 	}
@@ -67,8 +69,10 @@ func TestAnswerBytes(t *testing.T) {
 	}
 	near, far = NewNeighbour(six[0], macA), NewNeighbour(six[1], macB)
 	got := far.Answer(bytes.Clone(near.question(six[1])))
-	if len(got) != 86 || got[54] != 136 || got[58] != 0x60 || got[21] != 255 || !bytes.Equal(got[80:86], macB[:]) || sum(got) != 0xffff ||
-		netip.AddrFrom16([16]byte(got[22:38])) != six[1] || netip.AddrFrom16([16]byte(got[38:54])) != six[0] || netip.AddrFrom16([16]byte(got[62:78])) != six[1] {
+	if len(got) != 86 || got[54] != 136 || got[58] != 0x60 || got[21] != 255 || !bytes.Equal(got[80:86], macB[:]) ||
+		sum(got) != 0xffff ||
+		netip.AddrFrom16([16]byte(got[22:38])) != six[1] || netip.AddrFrom16([16]byte(got[38:54])) != six[0] ||
+		netip.AddrFrom16([16]byte(got[62:78])) != six[1] {
 		t.Errorf("neighbour advertisement %x", got)
 	}
 }

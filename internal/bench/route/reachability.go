@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Reachability asks for a next hop's MAC again when probes remain without replies, because the MAC may have changed without
-// an announcement: neighbour unreachability detection (RFC 4861 §7.3), for ARP too. The kernel does this only for what it
-// sends itself. One goroutine uses it, and it allocates nothing.
+// Reachability asks for a next hop's MAC again when probes remain without replies, because the MAC may have changed
+// without an announcement: neighbour unreachability detection (RFC 4861 §7.3), for ARP too. The kernel does this only
+// for what it sends itself. One goroutine uses it, and it allocates nothing.
 type Reachability struct {
 	by    *Neighbour
 	next  netip.Addr
@@ -37,8 +37,8 @@ func (r *Reachability) Confirm() { r.asked = 0 }
 // Since returns the time since the latest request.
 func (r *Reachability) Since(now time.Time) time.Duration { return now.Sub(r.last) }
 
-// Ask returns the next request, valid until another frame of its Neighbour: three to the host of mac, which may still be
-// there, then to all hosts. It returns nil if none is due.
+// Ask returns the next request, valid until another frame of its Neighbour: three to the host of mac, which may still
+// be there, then to all hosts. It returns nil if none is due.
 func (r *Reachability) Ask(mac [6]byte, now time.Time) []byte {
 	if wait := r.Since(now); wait < Between || r.asked > unicasts && wait < broadcast {
 		return nil

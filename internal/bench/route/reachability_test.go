@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Three requests go to the known MAC, those after them to all hosts, and no more than one a second of these. After a reply it
-// begins again.
+// Three requests go to the known MAC, those after them to all hosts, and no more than one a second of these. After a
+// reply it begins again.
 func TestReachability(t *testing.T) {
 	for _, ip := range [][2]netip.Addr{four, six} {
 		near, far := NewNeighbour(ip[0], macA), NewNeighbour(ip[1], macB)

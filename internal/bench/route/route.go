@@ -34,8 +34,8 @@ type Path struct {
 // Routed reports whether there is a router in between.
 func (p *Path) Routed(target netip.Addr) bool { return p.Next != target }
 
-// KernelResolves reports whether the kernel's neighbour table has the next hop's MAC: the source is the kernel's, or its
-// family is not the next hop's, so that it cannot ask for it.
+// KernelResolves reports whether the kernel's neighbour table has the next hop's MAC: the source is the kernel's, or
+// its family is not the next hop's, so that it cannot ask for it.
 func (p *Path) KernelResolves() bool { return p.Owned || p.Source.Is4() != p.Next.Is4() }
 
 // NoFrames returns why no Ethernet frames can be sent along the path to target, or nil.
@@ -44,7 +44,8 @@ func (p *Path) NoFrames(target netip.Addr) error {
 	case p.Loopback:
 		return fmt.Errorf("%v is reached through the loopback interface %s, which carries no frames to a peer: use -transport socket, or a veth pair", target, p.Interface)
 	case p.kind != "" && p.kind != "ether":
-		return fmt.Errorf("interface %s carries no Ethernet frames (its link type is %s): use -transport socket", p.Interface, p.kind)
+		return fmt.Errorf("interface %s carries no Ethernet frames (its link type is %s): use -transport socket",
+			p.Interface, p.kind)
 	case p.encap != "":
 		return fmt.Errorf("the route to %v encapsulates packets (%s), which only the kernel does: use -transport socket", target, p.encap)
 	}
@@ -108,7 +109,8 @@ func (p *Path) from(target netip.Addr, w Constraints) error {
 			return fmt.Errorf("interface %s: %w", name, err)
 		}
 		if before.Index != 0 && before.Index != p.Index {
-			return fmt.Errorf("%w: the zone of %v is %s, not %s", ErrNoInterface, []netip.Addr{1: target, w.Gateway}[i], p.Interface, before.Interface)
+			return fmt.Errorf("%w: the zone of %v is %s, not %s", ErrNoInterface, []netip.Addr{1: target, w.Gateway}[i],
+				p.Interface, before.Interface)
 		}
 	}
 	return nil
@@ -153,7 +155,8 @@ func (p *Path) route(target netip.Addr, w Constraints) error {
 		q.source, p.Source = a.source, a.source // as connect(2): rules and hashes may depend on it
 		a, err = lookUp(q)
 	}
-	if err != nil && !refuses(err) && p.Index != 0 && (p.Source.IsValid() || address(p.Index, target).IsValid() && target.IsLinkLocalUnicast()) {
+	if err != nil && !refuses(err) && p.Index != 0 && (p.Source.IsValid() || address(p.Index, target).IsValid() &&
+		target.IsLinkLocalUnicast()) {
 		if !p.Next.IsValid() {
 			p.Next = target
 		}
@@ -165,7 +168,8 @@ func (p *Path) route(target netip.Addr, w Constraints) error {
 	if err != nil {
 		return refusal(target, to, err)
 	}
-	if a.index != p.Index { // also for a VRF, whose routes are through another interface, and for an address of this host
+	// also for a VRF, whose routes are through another interface, and for an address of this host
+	if a.index != p.Index {
 		if err := p.link(netlink.LinkByIndex(a.index)); err != nil {
 			return fmt.Errorf("interface %d towards %v: %w", a.index, target, err)
 		}
@@ -199,7 +203,8 @@ func refusal(target, to netip.Addr, err error) error {
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("to %v: %w: a route or a rule of the kernel prohibits it %s", target, ErrNoRoute, show)
 	case errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("to %v: %w: a route or a rule of the kernel discards its packets (blackhole) %s", target, ErrNoRoute, show)
+		return fmt.Errorf("to %v: %w: a route or a rule of the kernel discards its packets (blackhole) %s", target,
+			ErrNoRoute, show)
 	case errors.Is(err, unix.EHOSTUNREACH):
 		return fmt.Errorf("to %v: %w: a route of the kernel declares it unreachable %s", target, ErrNoRoute, show)
 	}
@@ -278,15 +283,17 @@ func (p *Path) Known() (e Entry, ok bool) {
 
 // entry returns what an entry of the kernel has, ok is false if it cannot be used.
 func entry(n *netlink.Neigh) (e Entry, ok bool) {
-	const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+	const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE |
+		netlink.NUD_PERMANENT | netlink.NUD_NOARP
 	if n.State&usable == 0 || len(n.HardwareAddr) != 6 {
 		return e, false
 	}
-	return Entry{[6]byte(n.HardwareAddr), n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0, time.Duration(n.Confirmed) * (time.Second / ticks)}, true
+	return Entry{[6]byte(n.HardwareAddr), n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0,
+		time.Duration(n.Confirmed) * (time.Second / ticks)}, true
 }
 
-// Asker returns a Neighbour that asks for the next hop's MAC: from the source, or from an address of the interface that has
-// the next hop's family.
+// Asker returns a Neighbour that asks for the next hop's MAC: from the source, or from an address of the interface that
+// has the next hop's family.
 func (p *Path) Asker(mac [6]byte) *Neighbour {
 	from := p.Source
 	if from.Is4() != p.Next.Is4() {
@@ -295,7 +302,8 @@ func (p *Path) Asker(mac [6]byte) *Neighbour {
 	return NewNeighbour(from, mac)
 }
 
-// Neighbours returns what the kernel knows about the neighbours on an interface, by address; nil if the table cannot be read.
+// Neighbours returns what the kernel knows about the neighbours on an interface, by address; nil if the table cannot be
+// read.
 func Neighbours(index int, v6 bool) map[netip.Addr]Entry {
 	family := netlink.FAMILY_V4
 	if v6 {
@@ -319,5 +327,6 @@ const ticks = 100 // a second: USER_HZ
 
 // AskKernel makes the kernel resolve the next hop. It needs CAP_NET_ADMIN.
 func (p *Path) AskKernel() error {
-	return netlink.NeighSet(&netlink.Neigh{LinkIndex: p.Index, IP: p.Next.WithZone("").AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE})
+	return netlink.NeighSet(&netlink.Neigh{LinkIndex: p.Index, IP: p.Next.WithZone("").AsSlice(),
+		Flags: netlink.NTF_USE, State: netlink.NUD_NONE})
 }

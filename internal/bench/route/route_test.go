@@ -28,7 +28,8 @@ func TestFind(t *testing.T) {
 	defer n.Close()
 	must.OK(t, n.Do(func() error {
 		return batch(4, "link add one type veth peer name two", "tuntap add mode tun dev three", "link set lo up",
-			"addr add 10.1.0.9/24 dev one", "addr add fd01::9/64 dev one nodad", "addr add 10.2.0.9/24 dev two", "addr add fd02::9/64 dev two nodad",
+			"addr add 10.1.0.9/24 dev one", "addr add fd01::9/64 dev one nodad", "addr add 10.2.0.9/24 dev two",
+			"addr add fd02::9/64 dev two nodad",
 			"link set one addrgenmode none up", "link set two addrgenmode none up", "addr add fe80::9/64 dev two nodad",
 			"addr add 10.3.0.9/24 dev three", "link set three up", "route add default via "+one)
 	}))
@@ -50,22 +51,28 @@ func TestFind(t *testing.T) {
 		{"interface with a route", []string{"route add default via " + two + " metric 9"}, "10.9.9.9", route.Constraints{Interface: "two"}, "two 10.2.0.1 10.2.0.9 1500"},
 		{"gateway", nil, "10.9.9.9", route.Constraints{Gateway: of(two)}, "two 10.2.0.1 10.2.0.9 1500"},
 		{"IPv6 gateway of an IPv4 target", nil, "10.9.9.9", route.Constraints{Gateway: of("fe80::1%two")}, "two fe80::1%two 10.2.0.9 1500"},
-		{"rule by source", []string{"rule add from 10.2.0.9 table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
+		{"rule by source", []string{"rule add from 10.2.0.9 table 7", "route add default via " + two + " table 7"},
+			"10.9.9.9",
 			route.Constraints{Source: of("10.2.0.9")}, "two 10.2.0.1 10.2.0.9 1500"},
-		{"rule by the source that the kernel chooses", []string{"rule add from 10.1.0.9 table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
+		{"rule by the source that the kernel chooses", []string{"rule add from 10.1.0.9 table 7",
+			"route add default via " + two + " table 7"}, "10.9.9.9",
 			route.Constraints{}, "two 10.2.0.1 10.1.0.9 1500"},
-		{"rule by source, IPv6", []string{"rule add from fd02::9 table 7", "route add default via fd02::1 table 7"}, "fd99::9",
+		{"rule by source, IPv6", []string{"rule add from fd02::9 table 7", "route add default via fd02::1 table 7"},
+			"fd99::9",
 			route.Constraints{Source: of("fd02::9")}, "two fd02::1 fd02::9 1500"},
-		{"a source that the kernel does not have", []string{"rule add from 10.2.0.77 table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
+		{"a source that the kernel does not have", []string{"rule add from 10.2.0.77 table 7",
+			"route add default via " + two + " table 7"}, "10.9.9.9",
 			route.Constraints{Source: of("10.2.0.77")}, "one 10.1.0.1 10.2.0.77 1500"},
 		{"DSCP, not ECN", []string{"rule add tos 0x10 table 7", "route add default via " + two + " table 7"}, "10.9.9.9", route.Constraints{TOS: 0x13}, "two 10.2.0.1 10.2.0.9 1500"},
 		{"another DSCP", []string{"rule add tos 0x10 table 7", "route add default via " + two + " table 7"}, "10.9.9.9", route.Constraints{TOS: 0x08}, "one 10.1.0.1 10.1.0.9 1500"},
 		{"this user", []string{"rule add uidrange 0-0 table 7", "route add default via " + two + " table 7"}, "10.9.9.9", route.Constraints{}, "two 10.2.0.1 10.2.0.9 1500"},
 		{"no mark", []string{"rule add fwmark 0/1 table 7", "route add default via " + two + " table 7"}, "10.9.9.9", route.Constraints{}, "two 10.2.0.1 10.2.0.9 1500"},
 		{"a mark", []string{"rule add fwmark 1 table 7", "route add default via " + two + " table 7"}, "10.9.9.9", route.Constraints{}, "one 10.1.0.1 10.1.0.9 1500"},
-		{"protocol and port", []string{"rule add ipproto udp dport 862 table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
+		{"protocol and port", []string{"rule add ipproto udp dport 862 table 7",
+			"route add default via " + two + " table 7"}, "10.9.9.9",
 			route.Constraints{Protocol: unix.IPPROTO_UDP, Port: 862}, "two 10.2.0.1 10.2.0.9 1500"},
-		{"another port", []string{"rule add ipproto udp dport 862 table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
+		{"another port", []string{"rule add ipproto udp dport 862 table 7",
+			"route add default via " + two + " table 7"}, "10.9.9.9",
 			route.Constraints{Protocol: unix.IPPROTO_UDP, Port: 7}, "one 10.1.0.1 10.1.0.9 1500"},
 		{"ICMP", []string{"rule add ipproto icmp table 7", "route add default via " + two + " table 7"}, "10.9.9.9",
 			route.Constraints{Protocol: unix.IPPROTO_ICMP}, "two 10.2.0.1 10.2.0.9 1500"},
@@ -112,7 +119,8 @@ func TestFind(t *testing.T) {
 				undo[i] = swap.Replace(undo[i])
 			}
 			err := n.Do(func() error { return batch(family, c.ip...) })
-			if err != nil && (strings.Contains(err.Error(), "encapsulation type not supported") || strings.Contains(err.Error(), "Unknown device type")) {
+			if err != nil && (strings.Contains(err.Error(), "encapsulation type not supported") ||
+				strings.Contains(err.Error(), "Unknown device type")) {
 				t.Skip(err)
 			}
 			must.OK(t, err)
@@ -142,7 +150,8 @@ func TestMultipath(t *testing.T) {
 	defer n.Close()
 	hops := map[string]int{}
 	must.OK(t, n.Do(func() error {
-		if err := batch(4, "link add one type veth peer name two", "addr add 10.1.0.9/24 dev one", "addr add 10.2.0.9/24 dev two", "link set one up", "link set two up",
+		if err := batch(4, "link add one type veth peer name two", "addr add 10.1.0.9/24 dev one",
+			"addr add 10.2.0.9/24 dev two", "link set one up", "link set two up",
 			"route add 10.7.0.0/16 nexthop via 10.1.0.1 nexthop via 10.2.0.1"); err != nil {
 			return err
 		}
@@ -153,7 +162,8 @@ func TestMultipath(t *testing.T) {
 				return err
 			}
 			out, err := exec.Command("ip", "route", "get", to.String(), "from", p.Source.String()).Output()
-			if want := fmt.Sprintf(" via %v dev %s ", p.Next, p.Interface); err != nil || !strings.Contains(string(out), want) {
+			if want := fmt.Sprintf(" via %v dev %s ", p.Next, p.Interface); err != nil ||
+				!strings.Contains(string(out), want) {
 				t.Errorf("%v: %q, the kernel has %s%v", to, want, out, err)
 			}
 			hops[p.Next.String()]++

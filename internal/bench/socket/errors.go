@@ -13,7 +13,8 @@ import (
 // icmpv6_err_convert).
 func fromICMP(e unix.Errno) bool {
 	switch e {
-	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET, unix.EPROTO, unix.EOPNOTSUPP,
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET,
+		unix.EPROTO, unix.EOPNOTSUPP,
 		unix.EMSGSIZE, unix.EACCES:
 		return true
 	}
@@ -34,9 +35,9 @@ func (e *ICMPError) TimeExceeded() bool { // RFC 792, RFC 4443 §3.3
 	return e.Code == 0 && (!e.V6 && e.Type == 11 || e.V6 && e.Type == 3)
 }
 
-// KeepErrors makes the kernel keep ICMP errors for NextError, or discard them. Meanwhile Send and Recv may notice an error
-// about an earlier datagram, which they ignore. It takes no privilege, nor do SendTTL and NextError; all three may be
-// used while another goroutine sends and receives.
+// KeepErrors makes the kernel keep ICMP errors for NextError, or discard them. Meanwhile Send and Recv may notice an
+// error about an earlier datagram, which they ignore. It takes no privilege, nor do SendTTL and NextError; all three
+// may be used while another goroutine sends and receives.
 func (s *Shared) KeepErrors(on bool) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_RECVERR, 0
 	if s.local.Addr().Is6() {

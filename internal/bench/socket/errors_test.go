@@ -42,7 +42,8 @@ func TestICMPErrors(t *testing.T) {
 			t.Errorf("%s: received %d bytes, %v", c.source, n, err)
 		}
 		e, ok, err := s.NextError(buf, 0)
-		if err != nil || !ok || e.From.String() != c.source || e.To != to || e.Type != c.typ || e.Code != c.code || string(e.Payload) != "probe" || e.TimeExceeded() {
+		if err != nil || !ok || e.From.String() != c.source || e.To != to || e.Type != c.typ || e.Code != c.code ||
+			string(e.Payload) != "probe" || e.TimeExceeded() {
 			t.Errorf("%s: %+v, %t, %v", c.source, e, ok, err)
 		}
 		must.OK(t, s.KeepErrors(false))

@@ -11,8 +11,8 @@ import (
 // otherwise tell the target that the port is unreachable.
 func Hold(ip netip.Addr, index int) (fd int, port uint16, err error) { return hold(ip, index, 0, "") }
 
-// HoldPorts holds count ports as OpenPorts chooses them. Nothing is received from the sockets but ICMP errors. device is the
-// interface that they send through, "" for any.
+// HoldPorts holds count ports as OpenPorts chooses them. Nothing is received from the sockets but ICMP errors. device
+// is the interface that they send through, "" for any.
 func HoldPorts(ip netip.Addr, index, count int, device string) ([]*Shared, error) {
 	return lowest(count, func(port uint16) (int, error) {
 		fd, _, err := hold(ip, index, port, device)

@@ -22,8 +22,8 @@ type Ports struct {
 // (ip_local_port_range ends at 60999).
 const FirstPort, lastPort = 61000, 65535
 
-// OpenPorts opens count UDP sockets like OpenShared, with the lowest ports from 61000 on that are free: a flow that ECMP
-// hashes by its ports then takes the same path after a restart.
+// OpenPorts opens count UDP sockets like OpenShared, with the lowest ports from 61000 on that are free: a flow that
+// ECMP hashes by its ports then takes the same path after a restart.
 func OpenPorts(source netip.Addr, count int, device string) (_ *Ports, err error) {
 	p := &Ports{events: make([]unix.EpollEvent, count)}
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -44,7 +44,8 @@ func OpenPorts(source netip.Addr, count int, device string) (_ *Ports, err error
 		return nil, err
 	}
 	for i, s := range p.All {
-		if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+		if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 			return nil, fmt.Errorf("epoll: %w", err)
 		}
 	}
@@ -63,7 +64,8 @@ func lowest(count int, open func(port uint16) (fd int, err error)) (all []*Share
 	}()
 	for port := FirstPort; len(all) < count; port++ {
 		if port > lastPort {
-			return all, fmt.Errorf("%d of the UDP ports %d to %d are free, need %d", len(all), FirstPort, lastPort, count)
+			return all, fmt.Errorf("%d of the UDP ports %d to %d are free, need %d", len(all), FirstPort, lastPort,
+				count)
 		}
 		fd, err := open(uint16(port))
 		if errors.Is(err, unix.EADDRINUSE) {
@@ -80,10 +82,12 @@ func lowest(count int, open func(port uint16) (fd int, err error)) (all []*Share
 	return all, nil
 }
 
-// Ready returns a socket that may have a datagram, nil for none, with one system call for all sockets. It does not wait.
+// Ready returns a socket that may have a datagram, nil for none, with one system call for all sockets. It does not
+// wait.
 func (p *Ports) Ready() (*Shared, error) {
 	if p.ready == 0 {
-		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(unsafe.SliceData(p.events))), uintptr(len(p.events)), 0, 0, 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll),
+			uintptr(unsafe.Pointer(unsafe.SliceData(p.events))), uintptr(len(p.events)), 0, 0, 0)
 		if e != 0 && e != unix.EINTR {
 			return nil, fmt.Errorf("epoll: %w", e)
 		}

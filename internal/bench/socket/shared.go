@@ -36,7 +36,8 @@ func NewPeer(a netip.AddrPort, scope uint32) Peer {
 		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(&p.raw))
 		in.Family, in.Addr, p.size = unix.AF_INET, a.Addr().As4(), unix.SizeofSockaddrInet4
 	} else {
-		p.raw.Family, p.raw.Addr, p.raw.Scope_id, p.size = unix.AF_INET6, a.Addr().As16(), scope, unix.SizeofSockaddrInet6
+		p.raw.Family, p.raw.Addr, p.raw.Scope_id, p.size = unix.AF_INET6, a.Addr().As16(), scope,
+			unix.SizeofSockaddrInet6
 	}
 	p.raw.Port = a.Port()<<8 | a.Port()>>8
 	return p
@@ -86,7 +87,8 @@ func (s *Shared) Local() netip.AddrPort { return s.local }
 func (s *Shared) Send(to *Peer, b []byte) error {
 	var e unix.Errno
 	for range 3 {
-		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0,
+		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), 0,
 			uintptr(unsafe.Pointer(&to.raw)), to.size)
 		switch e {
 		case 0:
@@ -105,7 +107,8 @@ func (s *Shared) Send(to *Peer, b []byte) error {
 // Recv receives one datagram and its sender without waiting: n is 0 if there is none.
 func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err error) {
 	size := uint32(unsafe.Sizeof(s.from))
-	got, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
+	got, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))),
+		uintptr(len(buf)), 0,
 		uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&size)))
 	at = int64(polling.TSC())
 	switch {
@@ -118,7 +121,8 @@ func (s *Shared) Recv(buf []byte) (n int, from netip.AddrPort, at int64, err err
 	s.count.Store(s.count.Load() + 1)
 	port := s.from.Port<<8 | s.from.Port>>8
 	if s.from.Family == unix.AF_INET {
-		return int(got), netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from)).Addr), port), at, nil
+		return int(got), netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from)).Addr),
+			port), at, nil
 	}
 	return int(got), netip.AddrPortFrom(netip.AddrFrom16(s.from.Addr), port), at, nil
 }

@@ -89,8 +89,8 @@ func open(target netip.AddrPort, source netip.Addr, device string, proto int) (_
 	return p, nil
 }
 
-// bound opens a non-blocking datagram socket, and binds it, which gives a ping socket its identifier. With a source port
-// an IPv6 socket leaves the port to IPv4 sockets.
+// bound opens a non-blocking datagram socket, and binds it, which gives a ping socket its identifier. With a source
+// port an IPv6 socket leaves the port to IPv4 sockets.
 func bound(family, proto int, source netip.AddrPort, device string) (_ int, err error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if errors.Is(err, unix.EACCES) && proto != unix.IPPROTO_UDP {
@@ -174,7 +174,8 @@ func (p *Port) Mark(tos, ttl uint8) error {
 func (p *Port) Send(b []byte) error {
 	var e unix.Errno
 	for range 3 {
-		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
+		_, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), 0, 0, 0)
 		switch e {
 		case 0:
 			return nil
@@ -212,7 +213,8 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	} else {
 		var got uintptr
 		size := uint32(unsafe.Sizeof(p.from))
-		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0,
+		got, _, e = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(p.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))),
+			uintptr(len(buf)), 0,
 			uintptr(unsafe.Pointer(&p.from)), uintptr(unsafe.Pointer(&size)))
 		n = int(got)
 	}
@@ -230,8 +232,8 @@ func (p *Port) Recv(buf []byte) (n int, at int64, err error) {
 	return n, now, nil
 }
 
-// FromTarget reports whether the message that Recv returned last came from the target. A ping socket receives echo replies with its
-// identifier from any address, connected or not; a connected UDP socket does not.
+// FromTarget reports whether the message that Recv returned last came from the target. A ping socket receives echo
+// replies with its identifier from any address, connected or not; a connected UDP socket does not.
 func (p *Port) FromTarget() bool {
 	if !p.ping {
 		return true
@@ -255,7 +257,8 @@ func drops(fd int) (uint64, error) {
 	const meminfo, at = 55, 8 // asm-generic/socket.h: SO_MEMINFO; linux/sock_diag.h: SK_MEMINFO_DROPS
 	var info [at + 1]uint32
 	size := uint32(unsafe.Sizeof(info))
-	if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, meminfo, uintptr(unsafe.Pointer(&info)),
+	if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, meminfo,
+		uintptr(unsafe.Pointer(&info)),
 		uintptr(unsafe.Pointer(&size)), 0); e != 0 {
 		return 0, fmt.Errorf("SO_MEMINFO: %w", e)
 	}

@@ -56,7 +56,8 @@ func TestSendRefused(t *testing.T) {
 	pair := netlink.NewVeth(netlink.LinkAttrs{Name: "here"})
 	pair.PeerName = "there"
 	must.OK(t, netlink.LinkAdd(pair))
-	must.OK(t, netlink.AddrAdd(pair, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 97, 0, 1), Mask: net.CIDRMask(24, 32)}}))
+	must.OK(t, netlink.AddrAdd(pair, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 97, 0, 1),
+		Mask: net.CIDRMask(24, 32)}}))
 	must.OK(t, netlink.LinkSetUp(pair))
 	p = must.Get(UDP(netip.MustParseAddrPort("10.97.0.2:9"), netip.Addr{}, ""))(t)
 	defer p.Close()
@@ -70,5 +71,6 @@ func TestStampsInForce(t *testing.T) {
 	p := must.Get(UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, ""))(t)
 	defer p.Close()
 	p.Interface = "lo"
-	check.Equal(t, must.Get(p.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true}, "in force on the loopback: %+v")
+	check.Equal(t, must.Get(p.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
+		"in force on the loopback: %+v")
 }

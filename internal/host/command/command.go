@@ -1,5 +1,5 @@
-// Package command runs a program that has several commands: it chooses the command, prints help, manual page and shell completion,
-// and turns errors into messages and exit codes.
+// Package command runs a program that has several commands: it chooses the command, prints help, manual page and shell
+// completion, and turns errors into messages and exit codes.
 package command
 
 import (
@@ -29,8 +29,8 @@ type Program struct {
 
 	Commands []Command
 
-	// Default is the command for arguments that begin with a flag, and for a target in the place of a command: an address, or a
-	// name with a dot. FlagsToo is false if flags need a command.
+	// Default is the command for arguments that begin with a flag, and for a target in the place of a command: an
+	// address, or a name with a dot. FlagsToo is false if flags need a command.
 	Default  string
 	FlagsToo bool
 
@@ -89,14 +89,16 @@ func (p *Program) perform(args []string, stdout, stderr io.Writer) int {
 			names = append(names, c.Name)
 		}
 		slices.Sort(names)
-		fmt.Fprintf(stderr, "%s: unknown command %q%s: want a target or one of %s (-h explains them)\n", p.Name, args[0], setting.Meant("", args[0], names), strings.Join(names, ", "))
+		fmt.Fprintf(stderr, "%s: unknown command %q%s: want a target or one of %s (-h explains them)\n", p.Name,
+			args[0], setting.Meant("", args[0], names), strings.Join(names, ", "))
 		return process.Usage
 	}
 	level := new(slog.LevelVar)
 	level.Set(nic.Notice)
 	err := limits.Check(limits.Need{Files: 64, Threads: 24, Memory: 32 << 20})
 	if err == nil {
-		err = limits.Explain(all[i].Run(&Env{Stdout: stdout, Stderr: stderr, Log: process.NewLog(stderr, level), level: level}, args[1:]))
+		err = limits.Explain(all[i].Run(&Env{Stdout: stdout, Stderr: stderr, Log: process.NewLog(stderr, level),
+			level: level}, args[1:]))
 	}
 	code, say := process.ExitCode(err)
 	if say {
@@ -117,9 +119,12 @@ func (p *Program) all() []Command {
 		args = "[" + strings.Join(words, "|") + "]"
 	}
 	return append(slices.Clip(p.Commands),
-		Command{Name: "version", Line: "print the version, the source revision and the Go release", Run: p.version, NoFlags: true},
-		Command{Name: "manual", Args: args, Line: "print a manual page: " + p.Name + " manual | man -l -", Run: p.manual, NoFlags: true, Words: words},
-		Command{Name: "completion", Args: "bash|zsh|fish", Line: "print shell completion: source <(" + p.Name + " completion bash)", Run: p.completion, NoFlags: true, Words: manual.Shells})
+		Command{Name: "version", Line: "print the version, the source revision and the Go release", Run: p.version,
+			NoFlags: true},
+		Command{Name: "manual", Args: args, Line: "print a manual page: " + p.Name + " manual | man -l -",
+			Run: p.manual, NoFlags: true, Words: words},
+		Command{Name: "completion", Args: "bash|zsh|fish", Line: "print shell completion: source <(" + p.Name +
+			" completion bash)", Run: p.completion, NoFlags: true, Words: manual.Shells})
 }
 
 func (p *Program) printHelp(w io.Writer) {
@@ -137,7 +142,8 @@ func isTarget(word string) bool {
 
 // described is the program for its manual page. Each command describes its own arguments.
 func (p *Program) described() *manual.Program {
-	m := &manual.Program{Name: p.Name, Section: 1, Values: p.Values, Line: p.Line, Doc: p.Name + " " + p.About + "\n\n" + p.More,
+	m := &manual.Program{Name: p.Name, Section: 1, Values: p.Values, Line: p.Line,
+		Doc:  p.Name + " " + p.About + "\n\n" + p.More,
 		Exit: p.Codes, SeeAlso: p.SeeAlso}
 	for _, c := range p.all() {
 		one := manual.Command{Name: c.Name, Args: c.Args, Doc: c.Line, Folders: c.Folders, Words: c.Words}

@@ -17,23 +17,31 @@ var (
 	loops = []string{"sendto", "recvfrom", "sendmsg", "recvmsg", "poll", "ppoll"}
 
 	// Go's runtime: memory, threads, signals, waiting.
-	rt = []string{"futex", "nanosleep", "clock_nanosleep", "clock_gettime", "gettimeofday", "epoll_create1", "epoll_ctl", "epoll_wait",
-		"epoll_pwait", "eventfd2", "pipe2", "read", "write", "readv", "writev", "close", "munmap", "madvise", "mremap", "mincore", "brk", "sigaltstack",
-		"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "restart_syscall", "gettid", "getpid", "getppid", "getuid", "geteuid",
-		"getgid", "getegid", "sched_yield", "sched_getaffinity", "sched_setaffinity", "exit", "exit_group", "getrandom", "uname", "sysinfo",
-		"set_robust_list", "rseq", "membarrier", "getcpu", "wait4", "waitid", "timer_create", "timer_settime", "timer_delete", "setitimer"}
+	rt = []string{"futex", "nanosleep", "clock_nanosleep", "clock_gettime", "gettimeofday", "epoll_create1",
+		"epoll_ctl", "epoll_wait",
+		"epoll_pwait", "eventfd2", "pipe2", "read", "write", "readv", "writev", "close", "munmap", "madvise", "mremap",
+		"mincore", "brk", "sigaltstack",
+		"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "restart_syscall", "gettid", "getpid",
+		"getppid", "getuid", "geteuid",
+		"getgid", "getegid", "sched_yield", "sched_getaffinity", "sched_setaffinity", "exit", "exit_group", "getrandom",
+		"uname", "sysinfo",
+		"set_robust_list", "rseq", "membarrier", "getcpu", "wait4", "waitid", "timer_create", "timer_settime",
+		"timer_delete", "setitimer"}
 
 	// Files, within what Landlock allows.
-	reading = []string{"lseek", "pread64", "preadv", "fstat", "newfstatat", "statx", "getdents64", "readlinkat", "faccessat", "faccessat2", "access",
+	reading = []string{"lseek", "pread64", "preadv", "fstat", "newfstatat", "statx", "getdents64", "readlinkat",
+		"faccessat", "faccessat2", "access",
 		"fcntl", "fadvise64", "getcwd", "fstatfs", "statfs"}
-	writing = []string{"pwrite64", "pwritev", "mkdirat", "unlinkat", "renameat", "renameat2", "fchmod", "fchmodat", "fsync", "fdatasync", "ftruncate",
+	writing = []string{"pwrite64", "pwritev", "mkdirat", "unlinkat", "renameat", "renameat2", "fchmod", "fchmodat",
+		"fsync", "fdatasync", "ftruncate",
 		"fallocate", "rename", "mkdir", "unlink", "rmdir"}
 
 	// Sockets that are open: the metrics page, the kernel's messages about the interface, the drivers' own.
 	sockets = []string{"accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown", "bind"}
 
 	// Drivers on the device itself: its registers, memory that it reads, its restart.
-	devices = []string{"ioctl", "memfd_create", "ftruncate", "fallocate", "mlock", "mlock2", "munlock", "mincore", "mbind", "get_mempolicy", "pwrite64"}
+	devices = []string{"ioctl", "memfd_create", "ftruncate", "fallocate", "mlock", "mlock2", "munlock", "mincore",
+		"mbind", "get_mempolicy", "pwrite64"}
 
 	// The clock's state, for STAMP's error estimate; setting it takes a capability.
 	clocks = []string{"adjtimex", "clock_adjtime", "clock_getres"}
@@ -41,7 +49,8 @@ var (
 
 // Commands of bpf(2) that use loaded objects.
 var bpfCommands = []uint64{
-	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY, unix.BPF_MAP_LOOKUP_BATCH,
+	unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_GET_NEXT_KEY,
+	unix.BPF_MAP_LOOKUP_BATCH,
 	unix.BPF_OBJ_GET_INFO_BY_FD, unix.BPF_LINK_DETACH, unix.BPF_PROG_GET_NEXT_ID, unix.BPF_LINK_UPDATE,
 }
 
@@ -65,20 +74,21 @@ func (n *Needs) policy() (*seccomp.Policy, error) {
 			allowed = append(allowed, name)
 		}
 	}
-	group := seccomp.SyscallGroup{Action: seccomp.ActionAllow, Names: allowed, NamesWithCondtions: []seccomp.NameWithConditions{
-		// A thread, but no process.
-		{Name: "clone", Conditions: when(seccomp.BitsSet, 0, unix.CLONE_THREAD)},
-		// Memory cannot be made executable.
-		{Name: "mmap", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
-		{Name: "mprotect", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
-		// Names of memory regions, set by Go's runtime.
-		{Name: "prctl", Conditions: when(seccomp.Equal, 0, unix.PR_SET_VMA)},
-		// Signals to threads of this process, by which Go interrupts them.
-		{Name: "tgkill", Conditions: when(seccomp.Equal, 0, uint64(unix.Getpid()))},
-		// Queries about interfaces: rtnetlink, and the socket for ethtool's ioctls. No packet socket, no AF_XDP.
-		{Name: "socket", Conditions: when(seccomp.Equal, 0, unix.AF_NETLINK)},
-		{Name: "socket", Conditions: append(when(seccomp.Equal, 0, unix.AF_INET), when(seccomp.Equal, 1, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC)...)},
-	}}
+	group := seccomp.SyscallGroup{Action: seccomp.ActionAllow, Names: allowed,
+		NamesWithCondtions: []seccomp.NameWithConditions{
+			// A thread, but no process.
+			{Name: "clone", Conditions: when(seccomp.BitsSet, 0, unix.CLONE_THREAD)},
+			// Memory cannot be made executable.
+			{Name: "mmap", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
+			{Name: "mprotect", Conditions: when(seccomp.BitsNotSet, 2, unix.PROT_EXEC)},
+			// Names of memory regions, set by Go's runtime.
+			{Name: "prctl", Conditions: when(seccomp.Equal, 0, unix.PR_SET_VMA)},
+			// Signals to threads of this process, by which Go interrupts them.
+			{Name: "tgkill", Conditions: when(seccomp.Equal, 0, uint64(unix.Getpid()))},
+			// Queries about interfaces: rtnetlink, and the socket for ethtool's ioctls. No packet socket, no AF_XDP.
+			{Name: "socket", Conditions: when(seccomp.Equal, 0, unix.AF_NETLINK)},
+			{Name: "socket", Conditions: append(when(seccomp.Equal, 0, unix.AF_INET), when(seccomp.Equal, 1, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC)...)},
+		}}
 	forbidden := uint64(unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC)
 	if len(n.Devices) > 0 {
 		forbidden &^= unix.O_RDWR
@@ -86,11 +96,13 @@ func (n *Needs) policy() (*seccomp.Policy, error) {
 	if len(n.Write) > 0 {
 		group.Names = append(group.Names, "openat")
 	} else {
-		group.NamesWithCondtions = append(group.NamesWithCondtions, seccomp.NameWithConditions{Name: "openat", Conditions: when(seccomp.BitsNotSet, 2, forbidden)})
+		group.NamesWithCondtions = append(group.NamesWithCondtions,
+			seccomp.NameWithConditions{Name: "openat", Conditions: when(seccomp.BitsNotSet, 2, forbidden)})
 	}
 	if n.BPF {
 		for _, c := range bpfCommands {
-			group.NamesWithCondtions = append(group.NamesWithCondtions, seccomp.NameWithConditions{Name: "bpf", Conditions: when(seccomp.Equal, 0, c)})
+			group.NamesWithCondtions = append(group.NamesWithCondtions,
+				seccomp.NameWithConditions{Name: "bpf", Conditions: when(seccomp.Equal, 0, c)})
 		}
 	}
 	return &seccomp.Policy{DefaultAction: seccomp.ActionErrno, Syscalls: []seccomp.SyscallGroup{group}}, nil
@@ -104,8 +116,8 @@ func when(operation seccomp.Operation, argument uint32, value uint64) seccomp.Ar
 //
 // SPEC_ALLOW, from Linux 4.17 on, leaves speculative store bypass enabled. Before Linux 5.16, and later with
 // spec_store_bypass_disable=seccomp on the kernel's command line, a filter without it disables that for the thread, and
-// a polling loop takes 1.5 times as long (docs/internals/performance.md). The mitigation protects this process's memory from
-// foreign code that runs inside the process, and there is none.
+// a polling loop takes 1.5 times as long (docs/internals/performance.md). The mitigation protects this process's memory
+// from foreign code that runs inside the process, and there is none.
 //
 // TSYNC applies the filter to all threads. If that fails for one, the kernel returns its thread ID, which the library
 // mistakes for success; with TSYNC_ESRCH, from Linux 5.7 on, it is an error.
@@ -139,5 +151,6 @@ func (n *Needs) describeCalls() string {
 		return ""
 	}
 	g := p.Syscalls[0]
-	return fmt.Sprintf("%d system calls, %d more with some arguments; all others fail", len(g.Names), len(g.NamesWithCondtions))
+	return fmt.Sprintf("%d system calls, %d more with some arguments; all others fail", len(g.Names),
+		len(g.NamesWithCondtions))
 }

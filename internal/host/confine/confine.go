@@ -46,7 +46,8 @@ const (
 	SysAdmin    = Capability(unix.CAP_SYS_ADMIN) // a PCI function's "enable" in sysfs, physical addresses in pagemap
 )
 
-var names = map[Capability]string{DACOverride: "CAP_DAC_OVERRIDE", IPCLock: "CAP_IPC_LOCK", SysNice: "CAP_SYS_NICE", NetRaw: "CAP_NET_RAW", BPF: "CAP_BPF", SysAdmin: "CAP_SYS_ADMIN"}
+var names = map[Capability]string{DACOverride: "CAP_DAC_OVERRIDE", IPCLock: "CAP_IPC_LOCK", SysNice: "CAP_SYS_NICE",
+	NetRaw: "CAP_NET_RAW", BPF: "CAP_BPF", SysAdmin: "CAP_SYS_ADMIN"}
 
 func (c Capability) String() string {
 	if n := names[c]; n != "" {
@@ -76,7 +77,8 @@ var errNone = errors.New("this kernel has none, or it is not enabled")
 // the others. Call it before any thread is bound to a loop, because it must reach all of them.
 func Apply(n Needs) []Hold {
 	kept, err := n.capabilities()
-	holds := []Hold{{"no_new_privs", "no program that is started gets more rights", everyThread(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)}}
+	holds := []Hold{{"no_new_privs", "no program that is started gets more rights",
+		everyThread(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1)}}
 	holds = append(holds, n.files())
 	bounding := ""
 	if err == nil {

@@ -121,14 +121,17 @@ func attempts(folder string) map[string]func() error {
 		},
 		"get capabilities back": func() error {
 			data := [2]unix.CapUserData{{Effective: 1 << unix.CAP_NET_RAW, Permitted: 1 << unix.CAP_NET_RAW}}
-			_, _, e := unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3})), uintptr(unsafe.Pointer(&data)), 0)
+			_, _, e := unix.RawSyscall(unix.SYS_CAPSET, uintptr(
+				unsafe.Pointer(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3})),
+				uintptr(unsafe.Pointer(&data)), 0)
 			return errno(e)
 		},
 	}
 }
 
 func child(folder string, confined bool) {
-	n := Needs{Read: []string{filepath.Join(folder, "read"), filepath.Join(folder, "missing"), "/proc/self/task"}, Write: []string{filepath.Join(folder, "write")}}
+	n := Needs{Read: []string{filepath.Join(folder, "read"), filepath.Join(folder, "missing"), "/proc/self/task"},
+		Write: []string{filepath.Join(folder, "write")}}
 	all := attempts(folder)
 	var r result
 	r.Errs = map[string]string{}
@@ -166,7 +169,8 @@ func child(folder string, confined bool) {
 			r.Errs[name] = err.Error()
 		}
 	}
-	last := []string{"set the clock", "leave a namespace", "change the root", "get capabilities back"} // these change the results of others
+	// these change the results of others
+	last := []string{"set the clock", "leave a namespace", "change the root", "get capabilities back"}
 	for name, try := range all {
 		if !slices.Contains(last, name) {
 			note(name, try())
@@ -207,7 +211,8 @@ func child(folder string, confined bool) {
 		}
 		var line []string
 		for l := range strings.Lines(string(b)) {
-			if f := strings.Fields(l); len(f) == 2 && slices.Contains([]string{"NoNewPrivs:", "Seccomp:", "CapEff:", "CapPrm:", "CapBnd:"}, f[0]) {
+			if f := strings.Fields(l); len(f) == 2 && slices.Contains(
+				[]string{"NoNewPrivs:", "Seccomp:", "CapEff:", "CapPrm:", "CapBnd:"}, f[0]) {
 				line = append(line, f[0]+f[1])
 			}
 		}
@@ -305,7 +310,8 @@ func giveUp(list ...Capability) {
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t, "dropping privileges")
 	r := runChild(t, "confined without CAP_SETPCAP and CAP_SETUID")
-	if all := strings.Join(r.Holds, "\n"); !strings.Contains(all, "the bounding set keeps") || !strings.Contains(all, "CAP_SETPCAP") {
+	if all := strings.Join(r.Holds, "\n"); !strings.Contains(all, "the bounding set keeps") ||
+		!strings.Contains(all, "CAP_SETPCAP") {
 		t.Errorf("nothing says that the bounding set stays:\n%s", all)
 	}
 	for _, th := range r.Threads {
@@ -459,7 +465,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is no system call", name)
 		}
 	}
-	for _, name := range []string{"futex", "nanosleep", "epoll_pwait", "munmap", "read", "write", "rt_sigreturn", "exit_group"} {
+	for _, name := range []string{"futex", "nanosleep", "epoll_pwait", "munmap", "read", "write", "rt_sigreturn",
+		"exit_group"} {
 		if _, ok := arm64.SyscallNames[name]; !ok || !slices.Contains(rt, name) {
 			t.Errorf("arm64: %s is missing", name)
 		}

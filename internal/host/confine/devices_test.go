@@ -12,7 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// childWithDevices confines itself, with a filter of system calls if filter is set, and reports for each line that it reads which attempts fail.
+// childWithDevices confines itself, with a filter of system calls if filter is set, and reports for each line that it
+// reads which attempts fail.
 func childWithDevices(folder string, filter bool) {
 	for _, h := range Apply(Needs{Devices: []string{folder}, AnyCall: !filter}) {
 		if h.Name == "landlock" {
@@ -39,8 +40,8 @@ func childWithDevices(folder string, filter bool) {
 	}
 }
 
-// devtmpfs removes the folder of a device with the last device in it, and makes another one when the device returns. The confined process can
-// open the device again, but neither create nor remove files.
+// devtmpfs removes the folder of a device with the last device in it, and makes another one when the device returns.
+// The confined process can open the device again, but neither create nor remove files.
 func TestDevicesReturn(t *testing.T) {
 	for _, work := range []string{"devices", "devices, all system calls"} {
 		t.Run(work, func(t *testing.T) { devicesReturn(t, work) })

@@ -86,7 +86,8 @@ func TestCannotWithLimitedMemory(t *testing.T) {
 	giveUp(unix.CAP_SYS_RESOURCE)
 	before := nobody.Cannot()
 	err := Become(nobody)
-	if (before == nil) != (err == nil) || (err == nil) != (role() == "CAP_SETPCAP kept") || err != nil && !strings.Contains(before.Error(), "CAP_SETPCAP") {
+	if (before == nil) != (err == nil) || (err == nil) != (role() == "CAP_SETPCAP kept") || err != nil &&
+		!strings.Contains(before.Error(), "CAP_SETPCAP") {
 		t.Errorf("Cannot says %v, Become %v", before, err)
 	}
 }

@@ -28,7 +28,8 @@ type book struct {
 func (b *book) Endpoints() (all []nic.Endpoint) {
 	for q := range 2 {
 		for i, s := range []nic.Service{nic.EchoUD, nic.EchoSRD} {
-			all = append(all, nic.Endpoint{Address: nic.Address{GID: ourGID, QPN: uint32(0x100*q + i + 1), QKey: 7}, Queue: q, Service: s})
+			all = append(all, nic.Endpoint{Address: nic.Address{GID: ourGID, QPN: uint32(0x100*q + i + 1), QKey: 7},
+				Queue: q, Service: s})
 		}
 	}
 	return all
@@ -139,7 +140,8 @@ func TestRubbish(t *testing.T) {
 		"1.0" + strings.Repeat("\x00", 13),
 		"nan" + strings.Repeat("\x00", 13),
 		version + "\x00\x00\x10\x00\x00\x00\x00\x405\x00" + strings.Repeat("x", 108),
-		version + "\x00\x00\x10\x00\x00\x00\x00\x405\x00" + "0000:0000:00002a:f1e2d3:00001234:00007f0011223344:00000000\x00", // without a GID
+		version + "\x00\x00\x10\x00\x00\x00\x00\x405\x00" +
+			"0000:0000:00002a:f1e2d3:00001234:00007f0011223344:00000000\x00", // without a GID
 	} {
 		c := dial(t, s, 0)
 		must.Get(c.Write([]byte(text)))(t)
@@ -207,7 +209,8 @@ func TestParseAddress(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.0.0.2:18515": "", "[fd00::2]:1": "", "127.0.0.1:0": "",
 		"10.0.0.2": "is not ADDRESS:PORT", ":18515": "is not ADDRESS:PORT", "host:1": "is not ADDRESS:PORT",
-		"0.0.0.0:18515": "is not the address of one host", "[::]:18515": "is not the address of one host", "10.0.0.2:65533": "would be at 65536",
+		"0.0.0.0:18515": "is not the address of one host", "[::]:18515": "is not the address of one host",
+		"10.0.0.2:65533": "would be at 65536",
 	} {
 		_, err := ParseAddress(text)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

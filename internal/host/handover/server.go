@@ -20,7 +20,8 @@ import (
 const DefaultPort = 18515
 
 const (
-	maxConns   = 32               // clients at a time, of all services: a new one displaces one that has not given its address yet
+	// clients at a time, of all services: a new one displaces one that has not given its address yet
+	maxConns   = 32
 	firstWait  = 5 * time.Second  // for each message of the hand-over
 	wholeTest  = 10 * time.Minute // perftest stays connected through its test, and shakes hands at its end
 	ourVersion = "6.20"           // below 6.28, with which perftest compares all settings of both ends
@@ -57,7 +58,8 @@ func ParseAddress(text string) (netip.AddrPort, error) {
 	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
 		return a, fmt.Errorf("%v is not the address of one host: use the address that clients connect to", a.Addr())
 	case int(a.Port())+nic.Services-1 > 0xFFFF:
-		return a, fmt.Errorf("port %d: the last of %d services would be at %d", a.Port(), nic.Services, int(a.Port())+nic.Services-1)
+		return a, fmt.Errorf("port %d: the last of %d services would be at %d", a.Port(), nic.Services,
+			int(a.Port())+nic.Services-1)
 	}
 	return a, nil
 }
@@ -121,7 +123,8 @@ func (s *Server) accept(l net.Listener, service nic.Service) {
 			continue
 		}
 		if !s.admit(c) {
-			s.log.Warn("hand-over: client rejected", "client", c.RemoteAddr(), "why", "too many clients at a time", "most", maxConns)
+			s.log.Warn("hand-over: client rejected", "client", c.RemoteAddr(), "why", "too many clients at a time",
+				"most", maxConns)
 			c.Close()
 			continue
 		}
@@ -296,7 +299,8 @@ func (s *Server) perftest(c net.Conn, first []byte, own nic.Endpoint) error {
 }
 
 func (s *Server) handed(c net.Conn, tool string, peer dest, own nic.Endpoint) {
-	s.log.Info("hand-over", "tool", tool, "client", c.RemoteAddr(), "service", own.Service, "queue", own.Queue, "gid", peer.gid, "qpn", peer.qpn)
+	s.log.Info("hand-over", "tool", tool, "client", c.RemoteAddr(), "service", own.Service, "queue", own.Queue, "gid",
+		peer.gid, "qpn", peer.qpn)
 }
 
 // read fills b within a time. io.EOF is an end before the first byte.

@@ -98,7 +98,8 @@ func parseKeys(b []byte) (d dest, err error) {
 
 // appendKeys is the inverse of parseKeys.
 func appendKeys(b []byte, d dest) []byte {
-	b = fmt.Appendf(b, "%04x:%04x:%06x:%06x:%08x:%016x:", d.lid&0xFFFF, d.reads&0xFFFF, d.qpn&0xFFFFFF, d.psn&0xFFFFFF, d.rkey&0xFFFFFFFF, d.vaddr)
+	b = fmt.Appendf(b, "%04x:%04x:%06x:%06x:%08x:%016x:", d.lid&0xFFFF, d.reads&0xFFFF, d.qpn&0xFFFFFF, d.psn&0xFFFFFF,
+		d.rkey&0xFFFFFFFF, d.vaddr)
 	for _, x := range d.gid.As16() {
 		b = fmt.Appendf(b, "%02x:", x)
 	}

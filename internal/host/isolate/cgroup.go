@@ -15,7 +15,8 @@ type group struct {
 	parent string // the cgroup that the process is in
 }
 
-var errNoCpuset = errors.New("the cpuset controller is not part of cgroup v2 on this host: boot with systemd.unified_cgroup_hierarchy=1")
+var errNoCpuset = errors.New(
+	"the cpuset controller is not part of cgroup v2 on this host: boot with systemd.unified_cgroup_hierarchy=1")
 
 // unified returns the mount point of cgroup v2 (/proc/self/mountinfo, proc_pid_mountinfo(5)).
 func (h *Host) unified() (string, error) {
@@ -41,9 +42,9 @@ func (h *Host) unified() (string, error) {
 	return "", errors.New("cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup")
 }
 
-// partition creates a threaded cgroup below the process's own and makes it an isolated partition (Linux's cgroup-v2.rst, "Cpuset
-// Interface Files"). Directly below the root that is a local partition. Elsewhere it is a remote one, which needs Linux 6.7 and
-// the CPUs listed as exclusive in all cgroups above.
+// partition creates a threaded cgroup below the process's own and makes it an isolated partition (Linux's
+// cgroup-v2.rst, "Cpuset Interface Files"). Directly below the root that is a local partition. Elsewhere it is a remote
+// one, which needs Linux 6.7 and the CPUs listed as exclusive in all cgroups above.
 func (j *journal) partition(want []int) (*group, Step) {
 	step := Step{Name: Partition}
 	fail := func(err error) (*group, Step) {
@@ -54,8 +55,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err != nil {
 		return fail(err)
 	}
-	// If the kernel was booted with isolcpus, only the affinity of processes keeps them off those CPUs, and the end of a
-	// partition would set everyone's affinity to all CPUs.
+	// If the kernel was booted with isolcpus, only the affinity of processes keeps them off those CPUs, and the end of
+	// a partition would set everyone's affinity to all CPUs.
 	if booted := j.isolatedAtBoot(); len(booted) > 0 {
 		if rest := without(want, booted); len(rest) > 0 {
 			return fail(fmt.Errorf("CPUs %s were isolated at boot (isolcpus), which a partition with other CPUs would undo: use those, or boot with %s too", FormatCPUs(booted), FormatCPUs(rest)))
@@ -91,8 +92,8 @@ func (j *journal) partition(want []int) (*group, Step) {
 	if err := j.apply(change{Kind: directory, Path: g.path}, func() error { return j.mkdir(g.path) }); err != nil {
 		return fail(err)
 	}
-	// Threads of one process can be in different cgroups only if these are threaded; the process's own cgroup may then have
-	// processes.
+	// Threads of one process can be in different cgroups only if these are threaded; the process's own cgroup may then
+	// have processes.
 	if err := j.write(g.path+"/cgroup.type", "threaded"); err != nil {
 		return fail(fmt.Errorf("move threads into a separate cgroup: %w", err))
 	}
@@ -120,14 +121,16 @@ func (j *journal) partition(want []int) (*group, Step) {
 		return fail(fmt.Errorf("cpuset.cpus.partition: %w", err))
 	}
 	if state, err := j.read(g.path + "/cpuset.cpus.partition"); err != nil || state != "isolated" {
-		return fail(fmt.Errorf("cpuset.cpus.partition of %s is %q: %w", g.path, state, errors.Join(err, errors.New("want isolated"))))
+		return fail(fmt.Errorf("cpuset.cpus.partition of %s is %q: %w", g.path, state,
+			errors.Join(err, errors.New("want isolated"))))
 	}
 	step.Done = fmt.Sprintf("CPUs %s are an isolated partition, %s", list, g.path)
 	return g, step
 }
 
-// isolatedAtBoot returns the CPUs that the kernel's command line takes from the scheduler: isolcpus=[FLAG,...]LIST, with the flag
-// domain or none (Linux's kernel-parameters.txt). The lists in /sys and the root cgroup also include those of partitions.
+// isolatedAtBoot returns the CPUs that the kernel's command line takes from the scheduler: isolcpus=[FLAG,...]LIST,
+// with the flag domain or none (Linux's kernel-parameters.txt). The lists in /sys and the root cgroup also include
+// those of partitions.
 func (h *Host) isolatedAtBoot() []int {
 	cmdline, _ := h.read("/proc/cmdline")
 	var out []int

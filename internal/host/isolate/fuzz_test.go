@@ -10,7 +10,8 @@ import (
 )
 
 func FuzzJournal(f *testing.F) {
-	whole := []byte(`{"pid":77,"started":5}` + "\n" + `{"what":"irq","path":"/proc/irq/9/smp_affinity","was":"3"}` + "\n")
+	whole := []byte(`{"pid":77,"started":5}` + "\n" + `{"what":"irq","path":"/proc/irq/9/smp_affinity","was":"3"}` +
+		"\n")
 	for n := range len(whole) + 1 {
 		f.Add(whole[:n])
 	}

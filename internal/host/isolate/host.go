@@ -1,9 +1,9 @@
-// Package isolate reserves CPUs of a running machine for one program, without a reboot, and undoes it on exit. It makes a
-// cgroup-v2 partition, moves everything that can be moved to other CPUs and, on request, lifts the kernel's guard against
-// real-time threads.
+// Package isolate reserves CPUs of a running machine for one program, without a reboot, and undoes it on exit. It makes
+// a cgroup-v2 partition, moves everything that can be moved to other CPUs and, on request, lifts the kernel's guard
+// against real-time threads.
 //
-// Every change is written to a journal before it is made, so that the next process can undo what a killed one left behind
-// (Abandoned).
+// Every change is written to a journal before it is made, so that the next process can undo what a killed one left
+// behind (Abandoned).
 package isolate
 
 import (
@@ -25,9 +25,10 @@ type Host struct {
 
 	affinity    func(tid int) ([]int, error)
 	setAffinity func(tid int, cpus []int) error
-	kernel      func(op, name, value string) (handled bool, err error) // emulates what the kernel does on a "write", "mkdir" or "rmdir"
-	debugfs     *os.File                                               // mounted for this process only, if no other mount exists
-	held        map[string]*os.File                                    // kept open after they were changed (hold)
+	// emulates what the kernel does on a "write", "mkdir" or "rmdir"
+	kernel  func(op, name, value string) (handled bool, err error)
+	debugfs *os.File            // mounted for this process only, if no other mount exists
+	held    map[string]*os.File // kept open after they were changed (hold)
 }
 
 // Step is one part of isolation, with its result.
@@ -87,8 +88,8 @@ func (h *Host) read(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// hold keeps a short kernel file open until letGo, so that a process that has confined itself, and may no longer open it, can
-// still restore it.
+// hold keeps a short kernel file open until letGo, so that a process that has confined itself, and may no longer open
+// it, can still restore it.
 func (h *Host) hold(name string) error {
 	if h.held[name] != nil {
 		return nil

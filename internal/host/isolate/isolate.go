@@ -48,8 +48,8 @@ const (
 	Idle         = "idle states"
 )
 
-// Isolate frees the CPUs of everything that it can, and returns one Step for each part. It never fails as a whole: if one step
-// fails, the others still help.
+// Isolate frees the CPUs of everything that it can, and returns one Step for each part. It never fails as a whole: if
+// one step fails, the others still help.
 func (l *Lease) Isolate() []Step {
 	return l.Take(Timers, Partition, Threads, Workqueues, Interrupts, Housekeeping, Tick, Idle)
 }
@@ -134,8 +134,8 @@ func (l *Lease) Release() error {
 	return errors.Join(err, l.close())
 }
 
-// replug takes the CPUs offline and online again, which moves queued timers and callbacks to other CPUs. It is skipped if a
-// thread is bound to these CPUs only, because it would lose its affinity.
+// replug takes the CPUs offline and online again, which moves queued timers and callbacks to other CPUs. It is skipped
+// if a thread is bound to these CPUs only, because it would lose its affinity.
 func (l *Lease) replug() Step {
 	step := Step{Name: Timers}
 	if _, err := l.unified(); err != nil {
@@ -143,8 +143,10 @@ func (l *Lease) replug() Step {
 		return step
 	}
 	for tid, s := range l.threads() {
-		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 && len(has) > 0 && len(without(has, l.CPUs)) == 0 {
-			step.Err = fmt.Errorf("CPU %s is not briefly taken offline, because thread %d of process %d is bound to it", FormatCPUs(has), tid, s.pid)
+		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 &&
+			len(has) > 0 && len(without(has, l.CPUs)) == 0 {
+			step.Err = fmt.Errorf("CPU %s is not briefly taken offline, because thread %d of process %d is bound to it",
+				FormatCPUs(has), tid, s.pid)
 			return step
 		}
 	}
@@ -174,7 +176,8 @@ func (l *Lease) replug() Step {
 func (l *Lease) workqueues() Step {
 	step := Step{Name: Workqueues}
 	moved := 0
-	for _, file := range append(l.glob("/sys/devices/virtual/workqueue/*/cpumask"), "/sys/devices/virtual/workqueue/cpumask") {
+	for _, file := range append(l.glob("/sys/devices/virtual/workqueue/*/cpumask"),
+		"/sys/devices/virtual/workqueue/cpumask") {
 		has, err := l.readCPUs(file, true)
 		if err == nil && overlap(has, l.CPUs) {
 			err = l.setCPUs(file, true, without(has, l.CPUs))
@@ -186,7 +189,8 @@ func (l *Lease) workqueues() Step {
 	return step
 }
 
-// interrupts removes the CPUs from every interrupt whose affinity can be set. Managed ones, such as per-CPU queues', cannot.
+// interrupts removes the CPUs from every interrupt whose affinity can be set. Managed ones, such as per-CPU queues',
+// cannot.
 func (l *Lease) interrupts() Step {
 	step := Step{Name: Interrupts}
 	var moved int
@@ -212,7 +216,8 @@ func (l *Lease) interrupts() Step {
 		}
 		moved++
 	}
-	if has, err := l.readCPUs("/proc/irq/default_smp_affinity", true); err == nil && overlap(has, l.CPUs) && len(without(has, l.CPUs)) > 0 {
+	if has, err := l.readCPUs("/proc/irq/default_smp_affinity", true); err == nil && overlap(has, l.CPUs) &&
+		len(without(has, l.CPUs)) > 0 {
 		step.Err = l.setCPUs("/proc/irq/default_smp_affinity", true, without(has, l.CPUs))
 	}
 	step.Done = fmt.Sprintf("%d moved, and new ones go elsewhere", moved)
@@ -251,14 +256,16 @@ func (l *Lease) tick() Step {
 	text, _ := l.read("/sys/devices/system/cpu/nohz_full")
 	has, _ := ParseCPUs(text)
 	if rest := without(l.CPUs, has); len(rest) > 0 {
-		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", FormatCPUs(rest), FormatCPUs(rest), FormatCPUs(rest))
+		step.Err = fmt.Errorf("CPUs %s keep the timer tick: boot with nohz_full=%s rcu_nocbs=%s", FormatCPUs(rest),
+			FormatCPUs(rest), FormatCPUs(rest))
 		return step
 	}
 	step.Done = "stopped while only one thread runs there (nohz_full)"
 	return step
 }
 
-// idle prevents idle states with a long exit latency on all CPUs while the file is open (Linux's power/pm_qos_interface.rst).
+// idle prevents idle states with a long exit latency on all CPUs while the file is open (Linux's
+// power/pm_qos_interface.rst).
 func (l *Lease) idle() Step {
 	step := Step{Name: Idle}
 	f, err := os.OpenFile(l.path("/dev/cpu_dma_latency"), os.O_WRONLY, 0)

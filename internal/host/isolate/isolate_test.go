@@ -81,10 +81,11 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 			m.put(name, text)
 		}
 	}
-	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)                     // init
-	m.thread(40, 40, 1, 0, 20, 2, 3)                         // a server
-	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3)                   // its other thread
-	m.thread(40, 42, 1, 0, 22, 2)                            // a third, which restricted itself to the one CPU left to the first
+	m.thread(1, 1, 0, 0, 10, 0, 1, 2, 3)   // init
+	m.thread(40, 40, 1, 0, 20, 2, 3)       // a server
+	m.thread(40, 41, 1, 0, 21, 0, 1, 2, 3) // its other thread
+	// a third, which restricted itself to the one CPU left to the first
+	m.thread(40, 42, 1, 0, 22, 2)
 	m.thread(50, 50, 2, pfNoSetAffinity, 5, 3)               // ksoftirqd/3
 	m.thread(os.Getpid(), os.Getpid(), 1, 0, 30, 0, 1, 2, 3) // this process
 	return m
@@ -144,7 +145,8 @@ func (m *machine) cgroups(op, name, value string) (bool, error) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return true, err
 		}
-		for _, f := range []string{"cgroup.type", "cgroup.threads", "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.partition"} {
+		for _, f := range []string{"cgroup.type", "cgroup.threads", "cpuset.cpus", "cpuset.cpus.exclusive",
+			"cpuset.cpus.partition"} {
 			m.put(name+"/"+f, "")
 		}
 		return true, nil
@@ -185,15 +187,22 @@ const own = "/sys/fs/cgroup/system.slice/rebound.service"
 func taken() map[string]string {
 	g := fmt.Sprintf("%s/rebound-%d", own, os.Getpid())
 	return map[string]string{
-		g + "/cgroup.type": "threaded", g + "/cpuset.cpus": "3", g + "/cpuset.cpus.exclusive": "3", g + "/cpuset.cpus.partition": "isolated",
+		g + "/cgroup.type": "threaded", g + "/cpuset.cpus": "3", g + "/cpuset.cpus.exclusive": "3",
+		g + "/cpuset.cpus.partition":   "isolated",
 		own + "/cpuset.cpus.exclusive": "3", "/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "3",
-		own + "/cgroup.subtree_control": "cpuset", "/sys/fs/cgroup/system.slice/cgroup.subtree_control": "memory cpuset",
-		"/sys/devices/virtual/workqueue/cpumask": "7", "/sys/devices/virtual/workqueue/writeback/cpumask": "7",
-		"/proc/irq/1/smp_affinity_list": "0-2", "/proc/irq/2/smp_affinity_list": "0-2", "/proc/irq/3/smp_affinity_list": "0-1",
-		"/proc/irq/default_smp_affinity": "7", "/proc/sys/kernel/watchdog_cpumask": "0-2", "/proc/sys/vm/stat_interval": "3600",
+		own + "/cgroup.subtree_control":                      "cpuset",
+		"/sys/fs/cgroup/system.slice/cgroup.subtree_control": "memory cpuset",
+		"/sys/devices/virtual/workqueue/cpumask":             "7",
+		"/sys/devices/virtual/workqueue/writeback/cpumask":   "7",
+		"/proc/irq/1/smp_affinity_list":                      "0-2", "/proc/irq/2/smp_affinity_list": "0-2",
+		"/proc/irq/3/smp_affinity_list":  "0-1",
+		"/proc/irq/default_smp_affinity": "7", "/proc/sys/kernel/watchdog_cpumask": "0-2",
+		"/proc/sys/vm/stat_interval":                       "3600",
 		"/sys/devices/system/cpu/cpu3/online":              "1",
-		"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0", "/sys/kernel/debug/sched/fair_server/cpu2/runtime": "50000000",
-		"thread 1": "0-2", "thread 40": "2", "thread 41": "0-2", "thread 50": "3", fmt.Sprint("thread ", os.Getpid()): "0-3",
+		"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0",
+		"/sys/kernel/debug/sched/fair_server/cpu2/runtime": "50000000",
+		"thread 1": "0-2", "thread 40": "2", "thread 41": "0-2", "thread 50": "3",
+		fmt.Sprint("thread ", os.Getpid()): "0-3",
 	}
 }
 
@@ -223,7 +232,8 @@ func TestTakeAndRelease(t *testing.T) {
 	m.thread(72, 72, 40, pfNoSetAffinity, 99, 2) // the kernel's own, of CPU 2
 	m.put("/proc/irq/1/smp_affinity_list", "1")
 	check.OK(t, l.Release())
-	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "thread 72": "2", "/proc/irq/1/smp_affinity_list": "1,3"})
+	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "thread 72": "2",
+		"/proc/irq/1/smp_affinity_list": "1,3"})
 	m.put("/proc/irq/1/smp_affinity_list", "0-3")
 	for _, tid := range []int{70, 71, 72} {
 		delete(m.threads, tid)
@@ -248,7 +258,8 @@ func TestTwoLeases(t *testing.T) {
 }
 
 func TestKilled(t *testing.T) {
-	for _, at := range []string{"nowhere", "cpu3/online", "cgroup.type", "system.slice/cpuset.cpus.exclusive", "cpuset.cpus.partition",
+	for _, at := range []string{"nowhere", "cpu3/online", "cgroup.type", "system.slice/cpuset.cpus.exclusive",
+		"cpuset.cpus.partition",
 		"writeback/cpumask", "irq/2/smp_affinity_list", "vm/stat_interval", "cpu3/runtime"} {
 		t.Run(strings.ReplaceAll(at, "/", "_"), func(t *testing.T) {
 			m := newMachine(t, nil)
@@ -300,7 +311,8 @@ func TestRefusals(t *testing.T) {
 		{"others isolated at boot", map[string]string{"/proc/cmdline": "quiet isolcpus=2"}, "partition", "CPUs 2 were isolated at boot"},
 		{"the first CPU", map[string]string{"/sys/devices/system/cpu/cpu3/online": "absent"}, "timers", "CPU 3 cannot be taken offline"},
 		{"no PM QoS", map[string]string{"/dev/cpu_dma_latency": "absent"}, "idle states", "no such file"},
-		{"locked down", map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"}, "real-time guard",
+		{"locked down", map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"},
+			"real-time guard",
 			"fair server of CPU 3: 50ms of each 1s: permission denied (the kernel is locked down: none [integrity] confidentiality)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -349,7 +361,8 @@ func TestBoundThread(t *testing.T) {
 	m.thread(80, 80, 1, 0, 25, 3)
 	l := must.Get(m.Begin([]int{3}))(t)
 	defer l.Release()
-	check.Fails(t, "replug", l.replug().Err, nil, "CPU 3 is not briefly taken offline, because thread 80 of process 80 is bound to it")
+	check.Fails(t, "replug", l.replug().Err, nil,
+		"CPU 3 is not briefly taken offline, because thread 80 of process 80 is bound to it")
 }
 
 func TestGuards(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Journals is the folder with one journal for each process that holds CPUs. A reboot removes it, as it undoes the changes.
+// Journals is the folder with one journal for each process that holds CPUs. A reboot removes it, as it undoes the
+// changes.
 const Journals = "/run/rebound/isolate"
 
 // change is one change to the machine, with what is needed to undo it. Undoing one that was not made has no effect.
@@ -29,9 +30,10 @@ type change struct {
 	Before, After []int // cpus, task
 	Mask          bool  // cpus: written as a mask
 
-	TID    int    `json:",omitempty"` // task
-	Start  uint64 `json:",omitempty"` // of the task, in ticks since boot: its number may be another's by then
-	Newest uint64 `json:",omitempty"` // the latest start of any thread when this one was moved: a thread that started later may be its child
+	TID   int    `json:",omitempty"` // task
+	Start uint64 `json:",omitempty"` // of the task, in ticks since boot: its number may be another's by then
+	// the latest start of any thread when this one was moved: a thread that started later may be its child
+	Newest uint64 `json:",omitempty"`
 }
 
 type kind string
@@ -71,7 +73,8 @@ func (h *Host) open(cpus []int) (*journal, error) {
 	if s, err := h.stat(o.PID, o.PID); err == nil {
 		o.Start = s.start
 	}
-	f, err := os.OpenFile(h.path(fmt.Sprintf("%s/%d", Journals, o.PID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(h.path(fmt.Sprintf("%s/%d", Journals, o.PID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND,
+		0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +136,8 @@ func (h *Host) writeCPUs(path string, mask bool, cpus []int) error {
 	return h.write(path, FormatCPUs(cpus))
 }
 
-// close undoes all changes, the last one first, and removes the journal. Threads come last: while a partition exists they cannot
-// use its CPUs. What cannot be undone is returned as an error, and is not retried.
+// close undoes all changes, the last one first, and removes the journal. Threads come last: while a partition exists
+// they cannot use its CPUs. What cannot be undone is returned as an error, and is not retried.
 func (j *journal) close() error {
 	err := j.undo(j.changes)
 	j.letGo()
@@ -206,14 +209,15 @@ func (h *Host) removeGroup(path string) (err error) {
 	return err
 }
 
-// Abandoned undoes what processes left behind that exited without undoing it, and returns a step for each of them. One that still
-// runs gives a step without Err and Done.
+// Abandoned undoes what processes left behind that exited without undoing it, and returns a step for each of them. One
+// that still runs gives a step without Err and Done.
 func (h *Host) Abandoned() []Step {
 	var steps []Step
 	boot, _ := h.read("/proc/sys/kernel/random/boot_id")
 	for _, name := range h.glob(Journals + "/*") {
 		name = h.path(name)
-		// If two processes start at once, only one may undo it: the one whose rename succeeds. That one may be killed too.
+		// If two processes start at once, only one may undo it: the one whose rename succeeds. That one may be killed
+		// too.
 		mine := name
 		if whole, by, undoing := strings.Cut(filepath.Base(name), "."); undoing {
 			pid, _ := strconv.Atoi(by)

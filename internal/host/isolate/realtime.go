@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard is a mechanism by which the kernel throttles a real-time thread that never sleeps, to protect other threads. Until Linux
+// Guard is a mechanism by which the kernel throttles a real-time thread that never sleeps, to protect other threads.
+// Until Linux
 // 6.11 it is the throttle (/proc/sys/kernel/sched_rt_runtime_us); from 6.12 on, each CPU's fair server (debugfs,
 // sched/fair_server).
 type Guard struct {
@@ -82,7 +83,8 @@ func (h *Host) throttle() ([]Guard, error) {
 	if runtime < 0 || runtime >= period {
 		return nil, nil
 	}
-	return []Guard{{Name: "sched_rt_runtime_us", Away: time.Duration(period-runtime) * time.Microsecond, Per: time.Duration(period) * time.Microsecond,
+	return []Guard{{Name: "sched_rt_runtime_us", Away: time.Duration(period-runtime) * time.Microsecond,
+		Per:   time.Duration(period) * time.Microsecond,
 		Known: true, Lift: "echo -1 > " + throttle, path: throttle, lifted: "-1"}}, nil
 }
 
@@ -149,8 +151,8 @@ func (h *Host) lockdown(err error) string {
 	return ""
 }
 
-// Probe spins in a real-time thread on a CPU, next to a thread of the fair scheduler, and returns the longest and the total time
-// for which it was descheduled. Gaps of milliseconds in each second come from the guard.
+// Probe spins in a real-time thread on a CPU, next to a thread of the fair scheduler, and returns the longest and the
+// total time for which it was descheduled. Gaps of milliseconds in each second come from the guard.
 func Probe(cpu, priority int, long time.Duration) (longest, total time.Duration, err error) {
 	var stop atomic.Bool
 	var competitor sync.WaitGroup

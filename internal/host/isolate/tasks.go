@@ -126,7 +126,8 @@ func (j *journal) moveTasks(away []int) Step {
 			}
 		}
 	}
-	step.Done = fmt.Sprintf("%d moved to other CPUs; %d stay, because the kernel or their owner bound them to these", moved, bound)
+	step.Done = fmt.Sprintf("%d moved to other CPUs; %d stay, because the kernel or their owner bound them to these",
+		moved, bound)
 	if refused > 0 {
 		step.Err = fmt.Errorf("%d could not be moved: %w", refused, why)
 	}
@@ -164,8 +165,8 @@ func (h *Host) undoTasks(changes []change) error {
 	return errors.Join(failed...)
 }
 
-// heir finds the change whose affinity a thread inherited: that of the first of its process or its ancestors that was moved
-// before the thread started. A thread that existed when its parent was moved has set its CPUs itself.
+// heir finds the change whose affinity a thread inherited: that of the first of its process or its ancestors that was
+// moved before the thread started. A thread that existed when its parent was moved has set its CPUs itself.
 func heir(s stat, all map[int]stat, of map[int]change) (change, bool) {
 	for pid, depth := s.pid, 0; pid > 0 && depth < 100; depth++ {
 		up, ok := all[pid]

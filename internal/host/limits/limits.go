@@ -1,6 +1,6 @@
-// Package limits names the limits of a process and its machine that a command runs into: open files, threads, memory, disk. Enough files,
-// threads and memory for the start are checked before anything else, because the Go runtime and libraries end with a crash or a misleading
-// error when one of these runs out in the middle of their work.
+// Package limits names the limits of a process and its machine that a command runs into: open files, threads, memory,
+// disk. Enough files, threads and memory for the start are checked before anything else, because the Go runtime and
+// libraries end with a crash or a misleading error when one of these runs out in the middle of their work.
 package limits
 
 import (
@@ -29,7 +29,8 @@ func Check(need Need) error { return check(need, "/proc/self/cgroup", "/sys/fs/c
 
 func check(need Need, own, root string) error {
 	if n, err := room(need.Files); n < need.Files {
-		return Explain(fmt.Errorf("the start needs %d more open files, and only %d can be opened: %w", need.Files, n, err))
+		return Explain(fmt.Errorf("the start needs %d more open files, and only %d can be opened: %w", need.Files, n,
+			err))
 	}
 	return cgroups(need, own, root)
 }
@@ -52,8 +53,8 @@ func room(n int) (int, error) {
 	return n, nil
 }
 
-// cgroups checks the limits of this process's cgroup, listed in the file own, and of its parents below root. A file that is missing or
-// unreadable is no limit.
+// cgroups checks the limits of this process's cgroup, listed in the file own, and of its parents below root. A file
+// that is missing or unreadable is no limit.
 func cgroups(need Need, own, root string) error {
 	b, err := os.ReadFile(own)
 	if err != nil {
@@ -85,8 +86,9 @@ func cgroups(need Need, own, root string) error {
 	return nil
 }
 
-// Groups yields the folders of a process's cgroup and of those above it, from it up to top, which has the hierarchy. own is what its
-// /proc/PID/cgroup says, and controllers what the hierarchy's line there has: nothing for version 2. Without such a line there are none.
+// Groups yields the folders of a process's cgroup and of those above it, from it up to top, which has the hierarchy.
+// own is what its /proc/PID/cgroup says, and controllers what the hierarchy's line there has: nothing for version 2.
+// Without such a line there are none.
 func Groups(own, controllers, top string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		_, path, found := strings.Cut(own, ":"+controllers+":/")
@@ -111,7 +113,8 @@ func number(file string) (n uint64, ok bool) {
 func cache(file string) (n uint64) {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {
-		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == "file" || name == "slab_reclaimable" || name == "cache" { // cache is version 1's
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name == "file" || name == "slab_reclaimable" ||
+			name == "cache" { // cache is version 1's
 			v, _ := strconv.ParseUint(value, 10, 64)
 			n += v
 		}
@@ -119,7 +122,8 @@ func cache(file string) (n uint64) {
 	return n
 }
 
-// Explain adds to an error that a limit caused which limit that is and how to raise it. It returns other errors as they are.
+// Explain adds to an error that a limit caused which limit that is and how to raise it. It returns other errors as they
+// are.
 func Explain(err error) error {
 	limit := func(resource int) string {
 		var l unix.Rlimit
@@ -136,14 +140,17 @@ func Explain(err error) error {
 		say   func() string
 	}{
 		{unix.EMFILE, func() string {
-			return "the limit of open files is " + limit(unix.RLIMIT_NOFILE) + ": raise it with ulimit -n or LimitNOFILE="
+			return "the limit of open files is " + limit(unix.RLIMIT_NOFILE) +
+				": raise it with ulimit -n or LimitNOFILE="
 		}},
 		{unix.ENFILE, func() string { return "this machine's limit of open files is reached: raise sysctl fs.file-max" }},
 		{unix.ENOBUFS, func() string {
-			return "no memory for a socket's buffers: the limit of locked memory is " + limit(unix.RLIMIT_MEMLOCK) + " bytes (ulimit -l, LimitMEMLOCK=)"
+			return "no memory for a socket's buffers: the limit of locked memory is " + limit(unix.RLIMIT_MEMLOCK) +
+				" bytes (ulimit -l, LimitMEMLOCK=)"
 		}},
 		{unix.ENOMEM, func() string {
-			return "raise what limits memory: the cgroup's memory.max (MemoryMax=), locked memory, which is " + limit(unix.RLIMIT_MEMLOCK) +
+			return "raise what limits memory: the cgroup's memory.max (MemoryMax=), locked memory, which is " +
+				limit(unix.RLIMIT_MEMLOCK) +
 				" bytes (ulimit -l, LimitMEMLOCK=), or use a smaller nic.ring_size"
 		}},
 		{unix.ENOSPC, func() string {

@@ -51,10 +51,12 @@ func TestCgroups(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	for errno, want := range map[unix.Errno]string{unix.EMFILE: "ulimit -n", unix.ENFILE: "fs.file-max", unix.ENOMEM: "memory.max", unix.ENOBUFS: "ulimit -l",
+	for errno, want := range map[unix.Errno]string{unix.EMFILE: "ulimit -n", unix.ENFILE: "fs.file-max",
+		unix.ENOMEM: "memory.max", unix.ENOBUFS: "ulimit -l",
 		unix.ENOSPC: "inotify", unix.EDQUOT: "quota"} {
 		err := Explain(fmt.Errorf("open x: %w", errno))
-		if !errors.Is(err, errno) || !strings.HasPrefix(err.Error(), "open x: ") || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, errno) || !strings.HasPrefix(err.Error(), "open x: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// CompleteCommand is the hidden command that the completion scripts call. Its arguments are the words of the command line up to
-// the cursor, without the program.
+// CompleteCommand is the hidden command that the completion scripts call. Its arguments are the words of the command
+// line up to the cursor, without the program.
 const CompleteCommand = "__complete"
 
 // Shells lists the shells that WriteCompletion supports.
@@ -168,8 +168,8 @@ func summary(doc string) string {
 	return strings.TrimRight(strings.TrimSpace(doc), ".:")
 }
 
-// bashScript splits the line by blanks alone, and removes from each reply the part that bash takes for an earlier word: it
-// splits at = and : as well.
+// bashScript splits the line by blanks alone, and removes from each reply the part that bash takes for an earlier word:
+// it splits at = and : as well.
 const bashScript = `# Completion of NAME for bash. Load it: source <(NAME completion bash)
 _rebound_NAME() {
 	local -a words lines

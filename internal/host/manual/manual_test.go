@@ -18,7 +18,8 @@ func example() *Program {
 	var mode string
 	var on bool
 	table := setting.New(
-		setting.OneOf("a.mode", &mode, "one", []setting.Choice{{Name: "one", Doc: "the first"}, {Name: "two", Doc: ".the second"}}, "A mode:"),
+		setting.OneOf("a.mode", &mode, "one", []setting.Choice{{Name: "one", Doc: "the first"},
+			{Name: "two", Doc: ".the second"}}, "A mode:"),
 		setting.Bool("a.on", &on, true, "A switch.\n\n'Second' paragraph, with a \\ in it."),
 		setting.String("b.path", &mode, "", nil, "A path: `cat -v` it."))
 	run := flag.NewFlagSet("run", flag.ContinueOnError)
@@ -27,9 +28,11 @@ func example() *Program {
 	run.Bool("force", false, "do it")
 	run.Int("count", 7, "how often")
 	table.Find("a.mode").AddFlag(run)
-	return &Program{Name: "prog", Section: 8, Line: "an example", Doc: "First.\n\n  kept   as it is\n\n.Not a request.", Settings: table,
-		Commands: []Command{{Name: "run", Args: "[-config FILE]", Doc: "does it", Flags: run}, {Name: "report", Args: "DIR", Doc: "tells it", Folders: true}},
-		Exit:     "0 done.", SeeAlso: []string{"other(1)"}}
+	return &Program{Name: "prog", Section: 8, Line: "an example", Doc: "First.\n\n  kept   as it is\n\n.Not a request.",
+		Settings: table,
+		Commands: []Command{{Name: "run", Args: "[-config FILE]", Doc: "does it", Flags: run},
+			{Name: "report", Args: "DIR", Doc: "tells it", Folders: true}},
+		Exit: "0 done.", SeeAlso: []string{"other(1)"}}
 }
 
 // mandoc accepts the pages, and they contain every flag, key, default and choice.
@@ -37,13 +40,15 @@ func TestPages(t *testing.T) {
 	p := example()
 	var man, config strings.Builder
 	must.OK(t, p.WriteMan(&man, "v1.0", "2026-01-02"))
-	must.OK(t, WriteConfig(&config, p.Settings, "prog-config", "settings of an example", "All of them.", "v1.0", "2026-01-02", "prog(8)"))
+	must.OK(t, WriteConfig(&config, p.Settings, "prog-config", "settings of an example", "All of them.", "v1.0",
+		"2026-01-02", "prog(8)"))
 	needs.Programs(t, "mandoc")
 	for _, c := range []struct {
 		name, page string
 		want       []string
 	}{
-		{"prog.8", man.String(), []string{"PROG(8)", "prog - an example", "prog run [-config FILE]", "kept   as it is", ".Not a request.", "-count int", "how often (default 7)",
+		{"prog.8", man.String(), []string{"PROG(8)", "prog - an example", "prog run [-config FILE]", "kept   as it is",
+			".Not a request.", "-count int", "how often (default 7)",
 			"-force", "-mode value", "other(1)", "0 done."}},
 		{"prog-config.5", config.String(), []string{"PROG-CONFIG(5)", "[a]", `mode (a string, default "one")`, "two", ".the second", "'Second' paragraph, with a \\ in it.", "A path: cat -v it.", "prog(8)"}},
 	} {
@@ -119,7 +124,8 @@ source ./script; line=$1; words=(${=line}); [[ $line == *' ' ]] && words+=(""); 
 			var script strings.Builder
 			must.OK(t, example().WriteCompletion(&script, shell))
 			self := must.Get(os.Executable())(t)
-			for name, content := range map[string]string{"script": script.String(), "x.toml": "", "out/x": "", "bin/prog": "#!/bin/sh\nexec " + self + ` "$@"` + "\n"} {
+			for name, content := range map[string]string{"script": script.String(), "x.toml": "", "out/x": "",
+				"bin/prog": "#!/bin/sh\nexec " + self + ` "$@"` + "\n"} {
 				os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755)
 				must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
 			}
@@ -147,7 +153,8 @@ source ./script; line=$1; words=(${=line}); [[ $line == *' ' ]] && words+=(""); 
 			}
 		})
 	}
-	if err := example().WriteCompletion(&strings.Builder{}, "tcsh"); err == nil || !strings.Contains(err.Error(), "bash, zsh, fish") {
+	if err := example().WriteCompletion(&strings.Builder{}, "tcsh"); err == nil ||
+		!strings.Contains(err.Error(), "bash, zsh, fish") {
 		t.Errorf("tcsh: %v", err)
 	}
 }

@@ -183,7 +183,8 @@ func TestHideWhileWaiting(t *testing.T) {
 		go func() { done <- ask() }()
 		synctest.Wait()
 		s.shut()
-		if code := <-done; code != http.StatusServiceUnavailable || ask() != code || collected != 1 || time.Since(began) != 0 {
+		if code := <-done; code != http.StatusServiceUnavailable || ask() != code || collected != 1 ||
+			time.Since(began) != 0 {
 			t.Errorf("status %d, collected %d times, after %v", code, collected, time.Since(began))
 		}
 	})

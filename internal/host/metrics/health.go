@@ -15,8 +15,8 @@ type Pulse struct {
 	err  error
 }
 
-// Check compares the number of passes of each loop with that at the previous check, one second before or earlier. It returns an error if
-// one has made none.
+// Check compares the number of passes of each loop with that at the previous check, one second before or earlier. It
+// returns an error if one has made none.
 func (p *Pulse) Check(now time.Time, passes ...uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

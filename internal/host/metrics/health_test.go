@@ -10,7 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
-// A loop is stalled if it has made no pass since the previous check, which is a second old or older: more frequent checks share its result.
+// A loop is stalled if it has made no pass since the previous check, which is a second old or older: more frequent
+// checks share its result.
 func TestPulse(t *testing.T) {
 	var p Pulse
 	begin := time.Now()
@@ -26,7 +27,8 @@ func TestPulse(t *testing.T) {
 		{21 * time.Second, []uint64{10, 9}, "loop 1 is stalled: no pass in 20s"},
 		{22 * time.Second, []uint64{11, 10}, ""},
 	} {
-		if got := fmt.Sprint(p.Check(begin.Add(c.after), c.passes...)); got != c.want && (c.want != "" || got != "<nil>") {
+		if got := fmt.Sprint(p.Check(begin.Add(c.after), c.passes...)); got != c.want &&
+			(c.want != "" || got != "<nil>") {
 			t.Errorf("check %d: %s, want %q", i, got, c.want)
 		}
 	}

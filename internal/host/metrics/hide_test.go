@@ -25,7 +25,10 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // The metrics are hidden before the device is closed and its memory is freed: hide waits for a running scrape.
 func TestHideWaitsForScrapes(t *testing.T) {
 	s := &slow{within: make(chan struct{}), leave: make(chan struct{})}
-	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return Serve("127.0.0.1:0", nil, s, nil, nil, log) })
+	address, hide := listening(t, func(log *slog.Logger) (func(),
+		error) {
+		return Serve("127.0.0.1:0", nil, s, nil, nil, log)
+	})
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)

@@ -22,11 +22,12 @@ func ListenStatus(address string, status http.Handler, log *slog.Logger) (hide f
 	return listen(address, nil, nil, status, nil, log)
 }
 
-// Serve serves metrics, which h writes, at /metrics on HOST:PORT, if that is not empty, until hide is called. After hide has
-// returned, no scrape is running, so what h reads may be closed. Requests are answered for IP addresses, localhost, this
-// host's name and hosts. status is the page at /, nil for links to the others. At /healthz the status is 503 while healthy returns an error. Both have the
-// limits of the metrics.
-func Serve(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
+// Serve serves metrics, which h writes, at /metrics on HOST:PORT, if that is not empty, until hide is called. After
+// hide has returned, no scrape is running, so what h reads may be closed. Requests are answered for IP addresses,
+// localhost, this host's name and hosts. status is the page at /, nil for links to the others. At /healthz the status
+// is 503 while healthy returns an error. Both have the limits of the metrics.
+func Serve(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(),
+	err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -36,7 +37,8 @@ func Serve(address string, hosts []string, h, status http.Handler, healthy func(
 	return hide, err
 }
 
-func listen(address string, hosts []string, h, status http.Handler, healthy func() error, log *slog.Logger) (hide func(), err error) {
+func listen(address string, hosts []string, h, status http.Handler, healthy func() error,
+	log *slog.Logger) (hide func(), err error) {
 	web, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
@@ -95,8 +97,9 @@ func index(healthy bool) http.Handler {
 // harmless sets headers that forbid scripts, external resources, framing and caching of a page.
 func harmless(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for name, value := range map[string]string{"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"} {
+		for name, value := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"X-Content-Type-Options":  "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"} {
 			w.Header().Set(name, value)
 		}
 		h.ServeHTTP(w, r)
@@ -106,10 +109,12 @@ func harmless(h http.Handler) http.Handler {
 // Settings are the address of the page and the host names that it is served for.
 func Settings(listen *string, hosts *[]string) []setting.Setting {
 	return []setting.Setting{
-		setting.String("stats.listen", listen, "", CheckAddress, "HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
-		setting.Strings("stats.hosts", hosts, checkHost, "Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost "+
-			"and this host's name are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
-			"rebinding. [\"any\"] allows all.").In("stats.listen"),
+		setting.String("stats.listen", listen, "", CheckAddress,
+			"HOST:PORT to serve Prometheus metrics on, at /metrics; empty is off."),
+		setting.Strings("stats.hosts", hosts, checkHost,
+			"Host names, without a port, that clients such as Prometheus may use. IP addresses, localhost "+
+				"and this host's name are always allowed. Other names, such as a Kubernetes service, get status 403 unless listed, as a protection from DNS "+
+				"rebinding. [\"any\"] allows all.").In("stats.listen"),
 	}
 }
 
@@ -125,7 +130,8 @@ func CheckAddress(text string) error {
 // Build is what the metric rebound_build_info says of this program, by label.
 func Build() (help string, labels map[string]string) {
 	v, _ := process.BuildStamp()
-	return "What this program was built from; always 1.", map[string]string{"version": v, "goversion": runtime.Version(), "goarch": runtime.GOARCH}
+	return "What this program was built from; always 1.", map[string]string{"version": v,
+		"goversion": runtime.Version(), "goarch": runtime.GOARCH}
 }
 
 // Finest is the finest resolution (schema) of native histograms: 2^8 buckets per octave, each 0.27 % wide. The
@@ -134,7 +140,8 @@ func Build() (help string, labels map[string]string) {
 const Finest = 8
 
 // Classic are the upper bounds, in seconds, of the classic buckets.
-var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
+var Classic = []float64{1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01,
+	0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
 // NativeBucket is the index of the bucket that contains v. Its upper bound, 2^(index/2^schema), is inclusive.
 func NativeBucket(v float64, schema int32) int {

@@ -40,7 +40,10 @@ type Family struct {
 func (p *Page) Family(kind dto.MetricType, name, help string, labels ...string) *Family {
 	f := &Family{page: p, family: &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}, labels: labels}
 	p.families = append(p.families, f)
-	slices.SortFunc(p.families, func(a, b *Family) int { return strings.Compare(a.family.GetName(), b.family.GetName()) })
+	slices.SortFunc(p.families, func(a, b *Family) int {
+		return strings.Compare(a.family.GetName(),
+			b.family.GetName())
+	})
 	return f
 }
 
@@ -57,7 +60,10 @@ func (p *Page) gauge(name, help string, labels ...string) *Family {
 // are escaped: an interface's name may not be UTF-8.
 func (f *Family) metric(values []string) *dto.Metric {
 	for _, m := range f.known {
-		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair, v string) bool { return *l.Value == sanitize.Text(v) }) {
+		if slices.EqualFunc(m.Label, values, func(l *dto.LabelPair,
+			v string) bool {
+			return *l.Value == sanitize.Text(v)
+		}) {
 			f.family.Metric = append(f.family.Metric, m)
 			return m
 		}
@@ -110,7 +116,8 @@ func (f *Family) Summary(n uint64, quantiles []Quantile, labels ...string) {
 // Histogram sets the histogram with these labels to these values, in seconds and ascending, and the count of each. It
 // is both native and classic: the scrape's format decides which is shown. sum is the sum of all values, schema the
 // resolution of the native one, up to Finest.
-func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time, labels ...string) {
+func (f *Family) Histogram(values iter.Seq2[float64, uint64], sum float64, schema int32, since time.Time,
+	labels ...string) {
 	h := f.metric(labels).Histogram
 	*h.SampleSum, *h.Schema, *h.ZeroThreshold = sum, schema, 1e-12
 	if h.CreatedTimestamp.Seconds != since.Unix() || h.CreatedTimestamp.Nanos != int32(since.Nanosecond()) {
@@ -224,7 +231,8 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // ListenPage is Listen for a page, which collect fills for each scrape. It adds metrics of this process and its build
 // information.
-func ListenPage(address string, hosts []string, p *Page, collect func(), healthy func() error, log *slog.Logger) (hide func(), err error) {
+func ListenPage(address string, hosts []string, p *Page, collect func(), healthy func() error,
+	log *slog.Logger) (hide func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
@@ -244,7 +252,8 @@ func (p *Page) Handler(collect func()) http.Handler {
 }
 
 func newHistogram() *dto.Histogram {
-	h := &dto.Histogram{SampleCount: new(uint64), SampleSum: new(float64), CreatedTimestamp: &timestamppb.Timestamp{}, Schema: new(int32),
+	h := &dto.Histogram{SampleCount: new(uint64), SampleSum: new(float64), CreatedTimestamp: &timestamppb.Timestamp{},
+		Schema:        new(int32),
 		ZeroThreshold: new(float64), ZeroCount: new(uint64)}
 	for i := range Classic {
 		h.Bucket = append(h.Bucket, &dto.Bucket{UpperBound: &Classic[i], CumulativeCount: new(uint64)})

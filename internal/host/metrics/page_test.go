@@ -80,7 +80,8 @@ func TestPageFormats(t *testing.T) {
 		}
 	}
 	for name, all := range families {
-		for _, want := range []string{"a_refused_total", "a_gap_seconds", "a_wait_seconds", "process_cpu_seconds_total", "process_open_fds", "process_start_time_seconds"} {
+		for _, want := range []string{"a_refused_total", "a_gap_seconds", "a_wait_seconds", "process_cpu_seconds_total",
+			"process_open_fds", "process_start_time_seconds"} {
 			if all[want] == nil {
 				t.Errorf("%s: no %s among %v", name, want, slices.Sorted(maps.Keys(all)))
 			}
@@ -114,7 +115,8 @@ func TestProcessMetrics(t *testing.T) {
 	if n := own.open.family.Metric[0].Gauge.GetValue(); n < 3 || n > float64(len(before)) {
 		t.Errorf("%v descriptors, os.ReadDir finds %d with its own", n, len(before))
 	}
-	if began := own.start.family.Metric[0].Gauge.GetValue(); began > float64(time.Now().Unix()+1) || began < float64(time.Now().Unix()-3600) {
+	if began := own.start.family.Metric[0].Gauge.GetValue(); began > float64(time.Now().Unix()+1) ||
+		began < float64(time.Now().Unix()-3600) {
 		t.Errorf("the process began at %v", began)
 	}
 	if rss := own.resident.family.Metric[0].Gauge.GetValue(); rss < 1<<20 || rss > 1<<33 {
@@ -129,7 +131,10 @@ func TestProcessMetrics(t *testing.T) {
 // loops every few hours.
 func TestScrapeLeavesLittle(t *testing.T) {
 	p, fill := example()
-	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return ListenPage("127.0.0.1:0", nil, p, fill, nil, log) })
+	address, hide := listening(t, func(log *slog.Logger) (func(),
+		error) {
+		return ListenPage("127.0.0.1:0", nil, p, fill, nil, log)
+	})
 	defer hide()
 	defer func(was time.Duration) { scrapePause = was }(scrapePause)
 	scrapePause = 0

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processFamilies has the metrics of this process, with client_golang's names. Those of the network are omitted, because they
-// describe the host's network rather than the process.
+// processFamilies has the metrics of this process, with client_golang's names. Those of the network are omitted,
+// because they describe the host's network rather than the process.
 type processFamilies struct {
 	cpu, open, maxOpen, virtual, maxVirtual, resident, start *Family
 
@@ -48,7 +48,8 @@ func (p *processFamilies) collect() {
 		return
 	}
 	const ticks = 100 // a second: USER_HZ, which is 100 on every architecture that Go has
-	user, system, started, size, pages := statField(stat, 14), statField(stat, 15), statField(stat, 22), statField(stat, 23), statField(stat, 24)
+	user, system, started, size, pages := statField(stat, 14), statField(stat, 15), statField(stat, 22),
+		statField(stat, 23), statField(stat, 24)
 	p.cpu.Set((user + system) / ticks)
 	p.virtual.Set(size)
 	p.resident.Set(pages * float64(os.Getpagesize()))

@@ -30,7 +30,9 @@ func newServer(h http.Handler, hosts []string) *http.Server {
 		IdleTimeout:       5 * time.Minute, // longer than scrape intervals
 		MaxHeaderBytes:    16 << 10,
 		ConnState:         all.change,
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
 }
 

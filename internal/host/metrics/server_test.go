@@ -22,10 +22,13 @@ func TestHostAllowed(t *testing.T) {
 	own, _ := os.Hostname()
 	listed := []string{"Metrics.Example.org", "svc.ns.svc.cluster.local"}
 	for host, want := range map[string]bool{
-		"127.0.0.1": true, "127.0.0.1:9470": true, "10.1.2.3:80": true, "[::1]:9470": true, "[fe80::1%eth0]": true, "[2001:db8::1]": true, "": true,
-		"localhost": true, "LOCALHOST:9470": true, "a.localhost.": true, own: true, own + ":9470": true, strings.ToUpper(own): true,
+		"127.0.0.1": true, "127.0.0.1:9470": true, "10.1.2.3:80": true, "[::1]:9470": true, "[fe80::1%eth0]": true,
+		"[2001:db8::1]": true, "": true,
+		"localhost": true, "LOCALHOST:9470": true, "a.localhost.": true, own: true, own + ":9470": true,
+		strings.ToUpper(own):  true,
 		"metrics.example.org": true, "metrics.example.org.:9470": true, "svc.ns.svc.cluster.local:1": true,
-		"evil.example": false, "127.0.0.1.evil.example": false, "localhost.evil.example:9470": false, "xlocalhost": false, "svc": false,
+		"evil.example": false, "127.0.0.1.evil.example": false, "localhost.evil.example:9470": false,
+		"xlocalhost": false, "svc": false,
 		own + ".evil.example": false, "127.0.0.1:80:80": false, "evil.example:80:80": false, "any": false,
 	} {
 		check.Equal(t, hostAllowed(host, listed), want, host+": allowed %v")
@@ -50,7 +53,10 @@ func FuzzHost(f *testing.F) {
 func serve(t *testing.T, hosts []string, status http.Handler) string {
 	t.Helper()
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "x 0\n") })
-	address, hide := listening(t, func(log *slog.Logger) (func(), error) { return Serve("127.0.0.1:0", hosts, page, status, nil, log) })
+	address, hide := listening(t, func(log *slog.Logger) (func(),
+		error) {
+		return Serve("127.0.0.1:0", hosts, page, status, nil, log)
+	})
 	t.Cleanup(hide)
 	return address
 }
@@ -78,7 +84,8 @@ func TestMethodsAndHosts(t *testing.T) {
 	address := serve(t, []string{"listed.example"}, nil)
 	for range 20 {
 		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "X"} {
-			if a, _ := ask(t, method, address, "/metrics", address); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "GET, HEAD" {
+			if a, _ := ask(t, method, address, "/metrics", address); a.StatusCode != http.StatusMethodNotAllowed ||
+				a.Header.Get("Allow") != "GET, HEAD" {
 				t.Fatalf("%s: %s, Allow %q", method, a.Status, a.Header.Get("Allow"))
 			}
 		}
@@ -90,7 +97,8 @@ func TestMethodsAndHosts(t *testing.T) {
 		t.Errorf("listed host: %s", a.Status)
 	}
 	h := httptest.NewRecorder()
-	checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), nil).ServeHTTP(h, httptest.NewRequest("HEAD", "http://127.0.0.1/metrics", nil))
+	checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), nil).ServeHTTP(h,
+		httptest.NewRequest("HEAD", "http://127.0.0.1/metrics", nil))
 	if h.Code != http.StatusOK {
 		t.Errorf("HEAD: %d", h.Code)
 	}
@@ -119,14 +127,16 @@ func TestStatusPage(t *testing.T) {
 		t.Errorf("status page: %s, %q", a.Status, body)
 	}
 	policy := a.Header.Get("Content-Security-Policy")
-	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") || a.Header.Get("X-Content-Type-Options") != "nosniff" {
+	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "script") ||
+		a.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("headers %v", a.Header)
 	}
 }
 
 func TestServerBounds(t *testing.T) {
 	s := newServer(http.NotFoundHandler(), nil)
-	for name, d := range map[string]time.Duration{"read header": s.ReadHeaderTimeout, "read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {
+	for name, d := range map[string]time.Duration{"read header": s.ReadHeaderTimeout, "read": s.ReadTimeout,
+		"write": s.WriteTimeout, "idle": s.IdleTimeout} {
 		if d <= 0 {
 			t.Errorf("no time-out: %s", name)
 		}
@@ -148,7 +158,8 @@ func TestIdleClientsMakeRoom(t *testing.T) {
 	for range 3 * connections {
 		defer must.Get(net.Dial("tcp", address))(t).Close()
 	}
-	if _, err := io.ReadAll(first); err != nil && !strings.Contains(err.Error(), "reset") { // ends when the server closes it
+	// ends when the server closes it
+	if _, err := io.ReadAll(first); err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Error(err)
 	}
 	a, _ := ask(t, "GET", address, "/metrics", address)

@@ -14,12 +14,14 @@ type pair struct {
 	ticks uint64
 }
 
-// clocks has pairs of the last minute. The kernel adjusts the rate of CLOCK_MONOTONIC, so that one rate does not fit all of them.
+// clocks has pairs of the last minute. The kernel adjusts the rate of CLOCK_MONOTONIC, so that one rate does not fit
+// all of them.
 type clocks struct{ pairs []pair }
 
 const keptPairs = 1200
 
-// read adds a pair: of several readings the one that took least, whose error is at most half of that, tens of nanoseconds.
+// read adds a pair: of several readings the one that took least, whose error is at most half of that, tens of
+// nanoseconds.
 func (c *clocks) read() pair {
 	var best pair
 	least := ^uint64(0)

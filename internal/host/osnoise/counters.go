@@ -47,7 +47,8 @@ func OpenCounters(cpu, tid int) (*Counters, error) {
 		file   **os.File
 		name   string
 		column *int
-	}{{&c.interrupts, "/proc/interrupts", &c.column}, {&c.softirqs, "/proc/softirqs", &c.column2}, {&c.stat, "/proc/stat", nil}} {
+	}{{&c.interrupts, "/proc/interrupts", &c.column}, {&c.softirqs, "/proc/softirqs", &c.column2},
+		{&c.stat, "/proc/stat", nil}} {
 		var err error
 		if *f.file, err = os.Open(f.name); err != nil {
 			c.Close()
@@ -57,7 +58,9 @@ func OpenCounters(cpu, tid int) (*Counters, error) {
 			continue
 		}
 		head, _, _ := bytes.Cut(c.read(*f.file), []byte("\n"))
-		if *f.column = slices.IndexFunc(bytes.Fields(head), func(b []byte) bool { return bytes.Equal(b, name) }); *f.column < 0 {
+		if *f.column = slices.IndexFunc(bytes.Fields(head), func(b []byte) bool {
+			return bytes.Equal(b, name)
+		}); *f.column < 0 {
 			c.Close()
 			return nil, fmt.Errorf("%s has no column %s", f.name, name)
 		}

@@ -47,7 +47,8 @@ func counters(t testing.TB, column int, texts [6]string) *Counters {
 }
 
 func TestReadCounters(t *testing.T) {
-	want := Counts{Timer: 55169415, Interrupts: 2541618 + 9 + 5, Preempted: 77, Waited: 7890, Faults: 1234 + 56, Steal: 28}
+	want := Counts{Timer: 55169415, Interrupts: 2541618 + 9 + 5, Preempted: 77, Waited: 7890, Faults: 1234 + 56,
+		Steal: 28}
 	want.Softirqs[0], want.Softirqs[3], want.Softirqs[9] = 2, 200, 4000
 	all := [6]string{interrupts, softirqCounts, stat, status, schedstat, task}
 	check.Equal(t, counters(t, 1, all).Read(), want, "%+v")
@@ -68,7 +69,8 @@ func TestIRQNames(t *testing.T) {
 func FuzzProc(f *testing.F) {
 	f.Add(uint8(1), interrupts, softirqCounts, stat, status, schedstat, task)
 	f.Add(uint8(0), "CPU0", ":\n:", "cpu0", "nonvoluntary_ctxt_switches:", "1", ") ")
-	f.Add(uint8(200), "\n36: 7\n", "\nRCU:\n", "\n\ncpu200 ", "nonvoluntary_ctxt_switches:\t18446744073709551616", " 7", "1 2 3")
+	f.Add(uint8(200), "\n36: 7\n", "\nRCU:\n", "\n\ncpu200 ", "nonvoluntary_ctxt_switches:\t18446744073709551616", " 7",
+		"1 2 3")
 	f.Fuzz(func(t *testing.T, column uint8, interrupts, softirqs, stat, status, schedstat, task string) {
 		c := counters(t, int(column), [6]string{interrupts, softirqs, stat, status, schedstat, task})
 		if a, b := c.Read(), c.Read(); a != b {
@@ -84,7 +86,8 @@ func FuzzProc(f *testing.F) {
 	})
 }
 
-// Whatever the ring has, each event that it leads to is inside the times of a record, of a watched core, and takes no longer than that.
+// Whatever the ring has, each event that it leads to is inside the times of a record, of a watched core, and takes no
+// longer than that.
 func FuzzRing(f *testing.F) {
 	record := func(start, end, runnable, nested uint64, kind, cpu, detail, pid uint32, comm string) []byte {
 		b := make([]byte, 0, 64)
@@ -96,8 +99,10 @@ func FuzzRing(f *testing.F) {
 		}
 		return append(b, append([]byte(comm), make([]byte, 16-len(comm))...)...)
 	}
-	f.Add(append(record(100, 90_000, 0, 0, kindRun, 0, 0, 7, "hog"), record(50, 100_000, 60, 0, kindOff, 0, 0, 0, "")...))
-	f.Add(append(record(100, 90_000, 0, 0, kindRun, 0, 0, 0, ""), record(50, 100_000, 70_000, 0, kindOff, 0, stateStopped, 0, "")...))
+	f.Add(append(record(100, 90_000, 0, 0, kindRun, 0, 0, 7, "hog"),
+		record(50, 100_000, 60, 0, kindOff, 0, 0, 0, "")...))
+	f.Add(append(record(100, 90_000, 0, 0, kindRun, 0, 0, 0, ""),
+		record(50, 100_000, 70_000, 0, kindOff, 0, stateStopped, 0, "")...))
 	f.Add(record(100, 90_000, 0, 80_000, kindSoftirq, 0, 3, 0, ""))
 	f.Add(record(100, 90_000, 0, 0, kindIRQ, 0, 36, 0, ""))
 	f.Add(record(100, 90_000, 0, 0, kindNMI, 9, 1<<31, 0, ""))
@@ -113,7 +118,8 @@ func FuzzRing(f *testing.F) {
 			if p.decode(ring[:n]) {
 				// The programs report only what has an end after its start, in the order of ends.
 				p.Start, p.End = p.Start%(1<<40), p.End%(1<<40)
-				if p.Start <= p.End && int64(p.End) >= last && p.Nested <= p.End-p.Start && (p.Runnable == 0 || p.Start <= p.Runnable && p.Runnable <= p.End) {
+				if p.Start <= p.End && int64(p.End) >= last && p.Nested <= p.End-p.Start &&
+					(p.Runnable == 0 || p.Start <= p.Runnable && p.Runnable <= p.End) {
 					first, last = min(first, int64(p.Start)), int64(p.End)
 					w.traced(&p)
 				}
@@ -121,7 +127,8 @@ func FuzzRing(f *testing.F) {
 			ring = ring[n:]
 		}
 		for _, e := range got {
-			if e.CPU != 0 || e.Start < first || e.End > last || e.End < e.Start || e.Took < 0 || e.Took > time.Duration(e.End-e.Start) || e.To < e.From {
+			if e.CPU != 0 || e.Start < first || e.End > last || e.End < e.Start || e.Took < 0 ||
+				e.Took > time.Duration(e.End-e.Start) || e.To < e.From {
 				t.Errorf("%+v", e)
 			}
 			if e.String() == "" {

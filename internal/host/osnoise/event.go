@@ -11,10 +11,11 @@ type Cause uint8
 // Causes.
 const (
 	Descheduled Cause = iota // another thread had the core
-	Throttled                // the thread could run and the core was idle: CPU quota, or throttling of real-time threads
-	Stopped                  // by SIGSTOP or a debugger
-	Slept                    // the thread waited in the kernel: a lock, a page read from disk
-	Woken                    // the thread could run, and the core took its time to leave the idle state
+	// the thread could run and the core was idle: CPU quota, or throttling of real-time threads
+	Throttled
+	Stopped // by SIGSTOP or a debugger
+	Slept   // the thread waited in the kernel: a lock, a page read from disk
+	Woken   // the thread could run, and the core took its time to leave the idle state
 	Interrupt
 	Softirq
 	Timer // the kernel's timer interrupt
@@ -28,7 +29,8 @@ const (
 )
 
 // names are labels of metrics.
-var names = [causes]string{"descheduled", "throttled", "stopped", "slept", "woken", "interrupt", "softirq", "timer", "ipi", "nmi", "steal", "smi",
+var names = [causes]string{"descheduled", "throttled", "stopped", "slept", "woken", "interrupt", "softirq", "timer",
+	"ipi", "nmi", "steal", "smi",
 	"page_fault", "go_runtime"}
 
 func (c Cause) String() string { return names[c] }
@@ -43,8 +45,8 @@ type Event struct {
 	PID        int    // of the thread, in the machine's namespace; 0 if unknown
 	IRQ        int    // number of an Interrupt
 
-	// Took is how much of the interval is lost: all of it, less interrupts that have an event of their own. Of a weak event it may be
-	// unknown, which is 0.
+	// Took is how much of the interval is lost: all of it, less interrupts that have an event of their own. Of a weak
+	// event it may be unknown, which is 0.
 	Took time.Duration
 	// Weak marks an event that comes from a counter: it happened Count times somewhere between Start and End.
 	Weak  bool
@@ -60,7 +62,8 @@ func (e Event) String() string {
 	return s
 }
 
-// Phrase describes the kind of cause for a list: a text, and the name of one of several of its kind, such as a thread; "" for none.
+// Phrase describes the kind of cause for a list: a text, and the name of one of several of its kind, such as a thread;
+// "" for none.
 func (e Event) Phrase() (text, name string) {
 	switch {
 	case e.Cause == Descheduled:

@@ -18,7 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
 
-// Tracepoints by program. The essential ones exist in every kernel; the others depend on architecture and configuration.
+// Tracepoints by program. The essential ones exist in every kernel; the others depend on architecture and
+// configuration.
 var tracepoints = []struct {
 	program, name string
 	essential     bool
@@ -171,12 +172,13 @@ func (k *kernel) lost(cpu int) uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// each calls f with the events that are in the ring, in the order in which they ended on each core. It leaves those that come meanwhile, so
-// that it ends on a machine that makes them faster than it reads.
+// each calls f with the events that are in the ring, in the order in which they ended on each core. It leaves those
+// that come meanwhile, so that it ends on a machine that makes them faster than it reads.
 func (k *kernel) each(f func(*programEvent)) {
 	k.reader.SetDeadline(time.Unix(1, 0)) // do not wait
 	var e programEvent
-	for left := k.reader.AvailableBytes(); left > 0 && k.reader.ReadInto(&k.record) == nil; left -= ringHeader + len(k.record.RawSample) {
+	for left := k.reader.AvailableBytes(); left > 0 && k.reader.ReadInto(&k.record) == nil; left -= ringHeader + len(
+		k.record.RawSample) {
 		if e.decode(k.record.RawSample) {
 			f(&e)
 		}

@@ -9,7 +9,8 @@ import (
 // keptTotals bounds the number of different names.
 const keptTotals = 64
 
-// Total is the sum of all events with the same cause and name. In names of threads, numbers of CPUs and workers are left out.
+// Total is the sum of all events with the same cause and name. In names of threads, numbers of CPUs and workers are
+// left out.
 type Total struct {
 	Cause   Cause
 	Name    string
@@ -84,6 +85,9 @@ func kindOf(comm string) string {
 // Sorted returns the totals, those that took most time first, then by count.
 func (w *Watcher) Sorted() (all []Total) {
 	w.Totals(func(t Total) { all = append(all, t) })
-	slices.SortFunc(all, func(a, b Total) int { return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(b.Count, a.Count)) })
+	slices.SortFunc(all, func(a, b Total) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds),
+			cmp.Compare(b.Count, a.Count))
+	})
 	return all
 }

@@ -79,8 +79,8 @@ func (w *Watcher) traced(p *programEvent) {
 	w.emit(e)
 }
 
-// interval divides an interval in which a thread did not have its core. The thread could run from runnable on, 0 for never; state is why
-// it could not before.
+// interval divides an interval in which a thread did not have its core. The thread could run from runnable on, 0 for
+// never; state is why it could not before.
 func (w *Watcher) interval(c *core, start, end, runnable int64, state uint32) {
 	runs := c.runs
 	for len(runs) > 0 && runs[0].start < start { // of an interval that was too short to be reported
@@ -91,7 +91,8 @@ func (w *Watcher) interval(c *core, start, end, runnable int64, state uint32) {
 		runnable = end
 	}
 	if state != 0 && runnable > start {
-		e := Event{CPU: c.cpu, Start: start, End: runnable, Cause: Slept, Took: time.Duration(runnable - start), Count: 1}
+		e := Event{CPU: c.cpu, Start: start, End: runnable, Cause: Slept, Took: time.Duration(runnable - start),
+			Count: 1}
 		if state&stateStopped != 0 {
 			e.Cause = Stopped
 		}
@@ -106,7 +107,8 @@ func (w *Watcher) interval(c *core, start, end, runnable int64, state uint32) {
 		}
 		rest += from - known
 		known = r.end
-		e := Event{CPU: c.cpu, Start: from, End: r.end, Cause: Descheduled, Name: r.comm, PID: int(r.pid), Took: time.Duration(r.end - from), Count: 1}
+		e := Event{CPU: c.cpu, Start: from, End: r.end, Cause: Descheduled, Name: r.comm, PID: int(r.pid),
+			Took: time.Duration(r.end - from), Count: 1}
 		switch {
 		case r.pid == 0 && state != 0:
 			e.Cause, e.Name = Woken, ""
@@ -160,8 +162,8 @@ func parseIRQs(text string, irqs map[uint32]string) {
 		if err != nil { // one of the architecture's own
 			continue
 		}
-		// The name follows the counts, the chip, and the chip's own number and trigger, each of which may have spaces: it is the last one, with
-		// commas between those that share the interrupt.
+		// The name follows the counts, the chip, and the chip's own number and trigger, each of which may have spaces:
+		// it is the last one, with commas between those that share the interrupt.
 		f := strings.Fields(counts)
 		if len(f) <= cpus {
 			continue

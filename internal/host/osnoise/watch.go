@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// period is how often the ring and the counters are read. On a machine with many CPUs /proc/interrupts is long, so share bounds the
-	// part of another CPU's time that reading all counters takes.
+	// period is how often the ring and the counters are read. On a machine with many CPUs /proc/interrupts is long, so
+	// share bounds the part of another CPU's time that reading all counters takes.
 	period = 50 * time.Millisecond
 	share  = 20
 	// pieces: a cause is reported if it is longer than this part of the threshold.
@@ -54,11 +54,13 @@ type core struct {
 	smi      uint64
 }
 
-// Threshold is the shortest interval that is usually of interest: a polling loop has such a gap only if something else ran.
+// Threshold is the shortest interval that is usually of interest: a polling loop has such a gap only if something else
+// ran.
 const Threshold = 5 * time.Microsecond
 
-// Watch starts to watch the cores cpus. It reports intervals of at least threshold in which the thread set by Thread did not run, to
-// each, which is called by another goroutine and may be nil. Without rights for the kernel's tracepoints it uses counters; How tells.
+// Watch starts to watch the cores cpus. It reports intervals of at least threshold in which the thread set by Thread
+// did not run, to each, which is called by another goroutine and may be nil. Without rights for the kernel's
+// tracepoints it uses counters; How tells.
 func Watch(cpus []int, threshold time.Duration, each func(Event)) (*Watcher, error) {
 	w := newWatcher(threshold, each)
 	k, err := attach(threshold)
@@ -70,7 +72,8 @@ func Watch(cpus []int, threshold time.Duration, each func(Event)) (*Watcher, err
 }
 
 func newWatcher(threshold time.Duration, each func(Event)) *Watcher {
-	return &Watcher{threshold: threshold, each: each, stop: make(chan struct{}), comms: map[[16]byte]string{}, irqs: map[uint32]string{},
+	return &Watcher{threshold: threshold, each: each, stop: make(chan struct{}), comms: map[[16]byte]string{},
+		irqs:   map[uint32]string{},
 		pauses: []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}, {Name: "/sched/pauses/total/other:seconds"}}}
 }
 
@@ -136,7 +139,8 @@ func (w *Watcher) How() string {
 // Traced reports whether causes are known from the kernel's tracepoints.
 func (w *Watcher) Traced() bool { return w.kernel != nil }
 
-// Thread makes tid, a thread of this process, the polling thread of a watched core; 0 is none. The thread must be bound to the core.
+// Thread makes tid, a thread of this process, the polling thread of a watched core; 0 is none. The thread must be bound
+// to the core.
 func (w *Watcher) Thread(cpu, tid int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +226,8 @@ func (w *Watcher) drain() {
 	w.nextSMI = time.Now().Add(smiEvery)
 	for _, c := range w.cores {
 		if n, ok := c.readSMI(); ok && n > c.smi {
-			w.emit(Event{CPU: c.cpu, Start: now - int64(smiEvery+period), End: now, Cause: SMI, Weak: true, Count: n - c.smi})
+			w.emit(Event{CPU: c.cpu, Start: now - int64(smiEvery+period), End: now, Cause: SMI, Weak: true,
+				Count: n - c.smi})
 			c.smi = n
 		}
 	}
@@ -267,7 +272,8 @@ func (w *Watcher) counted(c *core, from, to int64) {
 	b := w.count(c)
 	weak := func(cause Cause, name string, n, before uint64, took time.Duration) {
 		if n > before {
-			w.emit(Event{CPU: c.cpu, Start: from, End: to, Cause: cause, Name: name, Weak: true, Count: n - before, Took: took})
+			w.emit(Event{CPU: c.cpu, Start: from, End: to, Cause: cause, Name: name, Weak: true, Count: n - before,
+				Took: took})
 		}
 	}
 	weak(Steal, "", b.Steal, a.Steal, time.Duration(b.Steal-a.Steal)*10*time.Millisecond)

@@ -125,13 +125,17 @@ func (l *loop) matched(t *testing.T, events []Event) {
 	t.Helper()
 	const slack = 100_000 // ticks, tens of µs, by which the conversion may be wrong
 	for _, e := range events {
-		if e.To <= l.last && !slices.ContainsFunc(l.gaps, func(g [2]uint64) bool { return e.From+slack >= g[0] && e.To <= g[1]+slack }) {
+		if e.To <= l.last && !slices.ContainsFunc(l.gaps, func(g [2]uint64) bool {
+			return e.From+slack >= g[0] &&
+				e.To <= g[1]+slack
+		}) {
 			t.Errorf("%v from tick %d to %d is in no gap of %d", e, e.From, e.To, len(l.gaps))
 		}
 	}
 }
 
-// While the loop runs undisturbed there are no causes: each is in a gap of the loop that is as long, whatever else this machine does.
+// While the loop runs undisturbed there are no causes: each is in a gap of the loop that is as long, whatever else this
+// machine does.
 func TestNoGapNoCause(t *testing.T) {
 	tracing(t)
 	l := poll(t, Watch)
@@ -189,9 +193,13 @@ func TestHog(t *testing.T) {
 			name := "plantedhog"
 			p := hog(t, l.cpu, name)
 			if fifo {
-				must.OK(t, unix.SchedSetAttr(p.Pid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0))
+				must.OK(t, unix.SchedSetAttr(p.Pid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
+					Priority: 1}, 0))
 			}
-			l.matched(t, l.await(t, name, func(e Event) bool { return e.Cause == Descheduled && e.Name == name && e.PID == p.Pid }))
+			l.matched(t, l.await(t, name, func(e Event) bool {
+				return e.Cause == Descheduled && e.Name == name &&
+					e.PID == p.Pid
+			}))
 		})
 	}
 }
@@ -235,8 +243,8 @@ func stopped(pid int) bool {
 	return true
 }
 
-// A flood through a veth pair whose frames the polling core receives (RPS) is named NET_RX: as a softirq, or as ksoftirqd when there are too
-// many for that.
+// A flood through a veth pair whose frames the polling core receives (RPS) is named NET_RX: as a softirq, or as
+// ksoftirqd when there are too many for that.
 func TestNetRX(t *testing.T) {
 	tracing(t)
 	v := veth.New(t)
@@ -250,8 +258,10 @@ func TestNetRX(t *testing.T) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	sys := t.TempDir()
 	var err error
-	v.Host.Do(func() { // sysfs shows the interfaces of the namespace that mounts it; the thread ends, and the mount with it
-		err = errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("sysfs", sys, "sysfs", 0, ""),
+	// sysfs shows the interfaces of the namespace that mounts it; the thread ends, and the mount with it
+	v.Host.Do(func() {
+		err = errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("sysfs", sys, "sysfs", 0, ""),
 			os.WriteFile(sys+"/class/net/"+v.Host.Name+"/queues/rx-0/rps_cpus", fmt.Appendf(nil, "%x", 1<<l.cpu), 0))
 	})
 	must.OK(t, err)
@@ -274,7 +284,10 @@ func TestNetRX(t *testing.T) {
 		}
 	})
 	defer func() { close(stop); <-ended }()
-	l.matched(t, l.await(t, "NET_RX", func(e Event) bool { return e.Cause == Softirq && e.Name == "NET_RX" && !e.Weak }))
+	l.matched(t, l.await(t, "NET_RX", func(e Event) bool {
+		return e.Cause == Softirq && e.Name == "NET_RX" &&
+			!e.Weak
+	}))
 }
 
 // Without rights there are counters, whose events are weak.

@@ -12,14 +12,16 @@ import (
 )
 
 const (
-	heapBits = 32        // number of low address bits that differ within Go's heap, whose place is random: no other mapping is likely to be as near
+	// number of low address bits that differ within Go's heap, whose place is random: no other mapping is likely to be
+	// as near
+	heapBits = 32
 	sparse   = 256 << 10 // bytes of a writable mapping outside of the heap of which only the pages in use are locked
 	first    = 1 << 20   // bytes of variables that are locked before their first use
 )
 
-// LockMemory locks the memory that the program uses, and fills it, so that no access to it causes a page fault. That includes the program's
-// table of functions, which the runtime reads when it grows a stack. Memory by which the heap grows later is not locked, so call
-// LockMemory when everything that a loop uses exists. It may be called again.
+// LockMemory locks the memory that the program uses, and fills it, so that no access to it causes a page fault. That
+// includes the program's table of functions, which the runtime reads when it grows a stack. Memory by which the heap
+// grows later is not locked, so call LockMemory when everything that a loop uses exists. It may be called again.
 //
 // It needs CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK.
 func LockMemory() error {
@@ -33,7 +35,8 @@ func LockMemory() error {
 		return fmt.Errorf("/proc/self/maps: %w", err)
 	}
 	for i, m := range all {
-		variables := i > 0 && all[i-1].inode != 0 && all[i-1].end == m.start // those that are zero in the program's file
+		// those that are zero in the program's file
+		variables := i > 0 && all[i-1].inode != 0 && all[i-1].end == m.start
 		if err := m.lock(uintptr(unsafe.Pointer(f)), variables); err != nil {
 			return fmt.Errorf("mlock %d KB: %w", (m.end-m.start)>>10, err)
 		}
@@ -55,7 +58,8 @@ func parse(r io.Reader) (all []mapping, err error) {
 	for s.Scan() {
 		var m mapping
 		var offset, device string
-		if n, err := fmt.Sscanf(s.Text(), "%x-%x %s %s %s %d %s", &m.start, &m.end, &m.perms, &offset, &device, &m.inode, &m.name); n < 6 {
+		if n, err := fmt.Sscanf(s.Text(), "%x-%x %s %s %s %d %s", &m.start, &m.end, &m.perms, &offset, &device,
+			&m.inode, &m.name); n < 6 {
 			return nil, fmt.Errorf("%q: %w", s.Text(), err)
 		}
 		all = append(all, m)

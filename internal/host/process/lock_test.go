@@ -12,8 +12,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// The runtime chooses a random place for the heap. One of 120 responders had it so low that the program's variables counted as part of
-// it, and locked all 34 MB of them.
+// The runtime chooses a random place for the heap. One of 120 responders had it so low that the program's variables
+// counted as part of it, and locked all 34 MB of them.
 func TestVariablesAreNoHeap(t *testing.T) {
 	const heap = 0x25fa400000
 	if (mapping{start: 0x15ab000, end: 0x35f5000}).near(heap) || !(mapping{start: heap + 4<<20}).near(heap) {
@@ -22,9 +22,11 @@ func TestVariablesAreNoHeap(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, err := parse(strings.NewReader("00400000-00c28000 r-xp 00001000 fe:00 10002780                 /usr/bin/a b\n" +
-		"7ffc1a4a0000-7ffc1a4c1000 rw-p 00000000 00:00 0                          [stack]\n7f00-7f01 ---p 00000000 00:00 0 \n"))
-	want := []mapping{{0x400000, 0xc28000, "r-xp", 10002780, "/usr/bin/a"}, {0x7ffc1a4a0000, 0x7ffc1a4c1000, "rw-p", 0, "[stack]"},
+	got, err := parse(strings.NewReader(
+		"00400000-00c28000 r-xp 00001000 fe:00 10002780                 /usr/bin/a b\n" +
+			"7ffc1a4a0000-7ffc1a4c1000 rw-p 00000000 00:00 0                          [stack]\n7f00-7f01 ---p 00000000 00:00 0 \n"))
+	want := []mapping{{0x400000, 0xc28000, "r-xp", 10002780, "/usr/bin/a"},
+		{0x7ffc1a4a0000, 0x7ffc1a4c1000, "rw-p", 0, "[stack]"},
 		{0x7f00, 0x7f01, "---p", 0, ""}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
@@ -62,7 +64,8 @@ func TestLock(t *testing.T) {
 	page := uintptr(os.Getpagesize())
 	for name, b := range map[string][]byte{"heap": heap, "variable": variable[:]} {
 		start := (uintptr(unsafe.Pointer(&b[0])) + page - 1) &^ (page - 1)
-		if in := residency(start, uintptr(len(b)/2)&^(page-1)); len(in) == 0 || slices.ContainsFunc(in, func(b byte) bool { return b&1 == 0 }) {
+		if in := residency(start, uintptr(len(b)/2)&^(page-1)); len(in) == 0 ||
+			slices.ContainsFunc(in, func(b byte) bool { return b&1 == 0 }) {
 			t.Errorf("the %s is not in memory: %v", name, in)
 		}
 	}

@@ -18,7 +18,8 @@ type Log struct {
 
 // Settings are its keys. Their flags are called -log-level and -log-format.
 func (l *Log) Settings() []setting.Setting {
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": nic.Notice, "warn": slog.LevelWarn, "error": slog.LevelError}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": nic.Notice,
+		"warn": slog.LevelWarn, "error": slog.LevelError}
 	level := setting.Parsed("log.level", &l.level, "notice", func(text string) (slog.Level, error) {
 		v, ok := levels[text]
 		if !ok {

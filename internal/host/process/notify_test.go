@@ -26,7 +26,8 @@ func manager(t *testing.T, name string) *net.UnixConn {
 }
 
 func TestStates(t *testing.T) {
-	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@rebound-notify-test-" + strconv.Itoa(int(time.Now().UnixNano()))} {
+	for _, name := range []string{filepath.Join(t.TempDir(), "notify"),
+		"@rebound-notify-test-" + strconv.Itoa(int(time.Now().UnixNano()))} {
 		c := manager(t, name)
 		m := must.Get(OpenManager())(t)
 		defer m.Close()
@@ -92,12 +93,14 @@ func TestEnvironment(t *testing.T) {
 		t.Setenv("WATCHDOG_USEC", c.usec)
 		t.Setenv("WATCHDOG_PID", c.pid)
 		m, err := OpenManager()
-		if m != nil || c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if m != nil || c.want == "" && err != nil || c.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	var none *Manager
-	for name, err := range map[string]error{"Ready": none.Ready(""), "Alive": none.Alive(), "Stopping": none.Stopping(), "Close": none.Close()} {
+	for name, err := range map[string]error{"Ready": none.Ready(""), "Alive": none.Alive(), "Stopping": none.Stopping(),
+		"Close": none.Close()} {
 		if err != nil {
 			t.Errorf("%s without a manager: %v", name, err)
 		}

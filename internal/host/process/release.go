@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseMemory collects the garbage of the start, returns the memory to the kernel, and unmaps the pages of the program's file: most
-// of them were needed at the start only. The kernel maps those that are needed again, from its page cache, at their next use.
+// ReleaseMemory collects the garbage of the start, returns the memory to the kernel, and unmaps the pages of the
+// program's file: most of them were needed at the start only. The kernel maps those that are needed again, from its
+// page cache, at their next use.
 func ReleaseMemory() {
 	debug.FreeOSMemory()
 	f, err := os.Open("/proc/self/smaps")

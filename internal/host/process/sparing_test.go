@@ -21,7 +21,8 @@ func TestFloodOfMessages(t *testing.T) {
 		}
 		l.Warn("another message")
 		if n := lines("turned away"); n != messageBurst || lines("another message") != 1 {
-			t.Errorf("%d lines of the flood, %d of another message; want %d and 1", n, lines("another message"), messageBurst)
+			t.Errorf("%d lines of the flood, %d of another message; want %d and 1", n, lines("another message"),
+				messageBurst)
 		}
 		for range 10 {
 			time.Sleep(messageEvery)

@@ -22,8 +22,8 @@ func BuildStamp() (version, day string) {
 	return b.Main.Version, day
 }
 
-// Version returns what the linker recorded, one item per line: the module's version, the revision with its time, and the
-// Go release with the platform.
+// Version returns what the linker recorded, one item per line: the module's version, the revision with its time, and
+// the Go release with the platform.
 func Version(program string) string {
 	b, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -40,5 +40,6 @@ func Version(program string) string {
 	if set["vcs.modified"] == "true" {
 		revision += ", modified"
 	}
-	return fmt.Sprintf("%s %s\nrevision %s\n%s %s/%s\n", program, b.Main.Version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s\nrevision %s\n%s %s/%s\n", program, b.Main.Version, revision, runtime.Version(),
+		runtime.GOOS, runtime.GOARCH)
 }

@@ -38,7 +38,8 @@ func TestBounds(t *testing.T) {
 	}
 	var v chosen
 	for _, value := range []string{strings.Repeat("[", 100_000), strings.Repeat("a.", 50_000) + "a"} {
-		if err := table(&v).Set("b.ports=" + value); err == nil || !strings.HasPrefix(err.Error(), "-set: b.ports: ") || len(err.Error()) > 100 {
+		if err := table(&v).Set("b.ports=" + value); err == nil || !strings.HasPrefix(err.Error(), "-set: b.ports: ") ||
+			len(err.Error()) > 100 {
 			t.Errorf("-set: %.200v", err)
 		}
 	}
@@ -59,7 +60,8 @@ func TestReadIsBounded(t *testing.T) {
 
 // FuzzBounds: a document of the maximum size takes little time and memory, even if it is rejected.
 func FuzzBounds(f *testing.F) {
-	for _, s := range []string{"[", "a.", "a={", "[a]\n", "[[a]]\n", "\"\"\"", "'''\n", "a=1\n", "b.ports=[1,\n", "{a=[", `"a".`, "#\n", "1,", "-1,\n"} {
+	for _, s := range []string{"[", "a.", "a={", "[a]\n", "[[a]]\n", "\"\"\"", "'''\n", "a=1\n", "b.ports=[1,\n",
+		"{a=[", `"a".`, "#\n", "1,", "-1,\n"} {
 		f.Add([]byte(s), []byte(""), 1000)
 		f.Add([]byte(s), []byte("b.ports=["), 1000)
 	}

@@ -58,7 +58,8 @@ const (
 )
 
 func (k Kind) String() string {
-	return [...]string{"a string", "an integer", "true or false", "a list of strings", "a list of integers", "a list of strings and integers", "a string or an integer"}[k]
+	return [...]string{"a string", "an integer", "true or false", "a list of strings", "a list of integers",
+		"a list of strings and integers", "a string or an integer"}[k]
 }
 
 // elem is the kind of a list's elements.
@@ -141,7 +142,8 @@ func (s Setting) OneOf(choices []Choice) Setting {
 // put checks a value of the right kind and stores it in the variable.
 func (s *Setting) put(value any) error {
 	if text, ok := value.(string); ok && s.Choices != nil && !slices.Contains(s.Values(), text) {
-		return fmt.Errorf("%q is not one of %s", text, strings.Join(slices.DeleteFunc(s.Values(), func(v string) bool { return v == "" }), ", "))
+		return fmt.Errorf("%q is not one of %s", text, strings.Join(
+			slices.DeleteFunc(s.Values(), func(v string) bool { return v == "" }), ", "))
 	}
 	return s.apply(value)
 }
@@ -208,7 +210,8 @@ func Range[T ~int | ~uint8 | ~uint16](key string, to *T, low, high, def int, zer
 // Func creates a setting that is written as a string and stored by set. def is for the help only: it must be in effect
 // already.
 func Func(key, def string, set func(string) error, doc string) Setting {
-	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc, apply: func(v any) error { return set(v.(string)) }}
+	return Setting{Key: key, Kind: Text, Default: quote(def), Doc: doc,
+		apply: func(v any) error { return set(v.(string)) }}
 }
 
 // Bool creates a setting that is on or off.
@@ -240,13 +243,14 @@ func Names[T any](key string, to *[]T, def []string, parse func(string) (T, erro
 		*to = append(*to, must(parse(d)))
 		text[i] = quote(d)
 	}
-	return Setting{Key: key, Kind: Items, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc, apply: func(v any) error {
-		list, err := each(v, func(e any) (T, error) { return parse(fmt.Sprint(e)) })
-		if err == nil {
-			*to = list
-		}
-		return err
-	}}
+	return Setting{Key: key, Kind: Items, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc,
+		apply: func(v any) error {
+			list, err := each(v, func(e any) (T, error) { return parse(fmt.Sprint(e)) })
+			if err == nil {
+				*to = list
+			}
+			return err
+		}}
 }
 
 // Ints creates a setting for a list of integers, each converted by parse.
@@ -264,13 +268,14 @@ func Ints[T any](key string, to *[]T, def []int, parse func(int) (T, error), doc
 		*to = append(*to, must(parse(n)))
 		text[i] = strconv.Itoa(n)
 	}
-	return Setting{Key: key, Kind: Integers, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc, apply: func(v any) error {
-		list, err := each(v, from)
-		if err == nil {
-			*to = list
-		}
-		return err
-	}}
+	return Setting{Key: key, Kind: Integers, Default: "[" + strings.Join(text, ", ") + "]", Doc: doc,
+		apply: func(v any) error {
+			list, err := each(v, from)
+			if err == nil {
+				*to = list
+			}
+			return err
+		}}
 }
 
 func narrow(n int64) (int, error) {

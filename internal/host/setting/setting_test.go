@@ -156,7 +156,8 @@ func TestFlags(t *testing.T) {
 		"-mode value", "More of them. (default [])", "-on\n")
 	f.SetOutput(io.Discard)
 	err := f.Parse([]string{"-size-max", "9", "-on=false", "-mode=yy", "-ports=3,4", "-names", "[a, b]", "-name=5"})
-	if want := (chosen{"5", 9, false, "yy", []int{3, 4}, []string{"a", "b"}, 0}); err != nil || !reflect.DeepEqual(c, want) {
+	if want := (chosen{"5", 9, false, "yy", []int{3, 4}, []string{"a", "b"}, 0}); err != nil ||
+		!reflect.DeepEqual(c, want) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for arg, want := range map[string]string{
@@ -183,7 +184,8 @@ func TestUnused(t *testing.T) {
 	}
 	check.OK(t, table.Parse("config.toml", "[cpu]\ncores = []\npriority = 50\n"))
 	check.OK(t, table.Apply())
-	check.Equal(t, fmt.Sprint(table.Unused("xdp")), "[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ena)]", "xdp: %s")
+	check.Equal(t, fmt.Sprint(table.Unused("xdp")),
+		"[config.toml:3: cpu.priority: has no effect with driver xdp (it is for afxdp, ena)]", "xdp: %s")
 	check.Equal(t, len(table.Unused("ena")), 0, "ena: %d unused")
 }
 

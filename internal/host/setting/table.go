@@ -21,8 +21,8 @@ func (e *Error) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Table is all settings of a program. Values are collected by Read and Set, where later ones replace earlier ones, and checked
-// by Apply.
+// Table is all settings of a program. Values are collected by Read and Set, where later ones replace earlier ones, and
+// checked by Apply.
 type Table struct {
 	Settings []Setting
 	Removed  map[string]string // keys of earlier versions, and what replaces each
@@ -61,8 +61,8 @@ func (t *Table) unknown(key string) string {
 	return "unknown key"
 }
 
-// nearest returns the key that a user may have meant: one of the same name, or else the one with the fewest different letters, up to two, or a
-// quarter of a longer key; "" if there is none.
+// nearest returns the key that a user may have meant: one of the same name, or else the one with the fewest different
+// letters, up to two, or a quarter of a longer key; "" if there is none.
 func (t *Table) nearest(key string) (near string) {
 	if len(key) > 64 {
 		return ""
@@ -85,7 +85,8 @@ func (t *Table) nearest(key string) (near string) {
 	return near
 }
 
-// distance returns how many letters must be inserted, deleted, replaced or exchanged with their neighbour to make b of a.
+// distance returns how many letters must be inserted, deleted, replaced or exchanged with their neighbour to make b of
+// a.
 func distance(a, b string) int {
 	var before, last, row []int // of the shorter a's: two letters, one letter, none
 	for i := range len(a) + 1 {

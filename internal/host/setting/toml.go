@@ -217,7 +217,8 @@ func article(value any) string {
 // quote writes a string in TOML.
 func quote(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' || r == '\'' }) {
-		return `"` + s + `"` // as the package writes it, but 100 times faster: every program formats all defaults at start
+		// as the package writes it, but 100 times faster: every program formats all defaults at start
+		return `"` + s + `"`
 	}
 	b, err := toml.Marshal(map[string]string{"v": s})
 	if err != nil {

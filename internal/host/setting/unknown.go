@@ -17,7 +17,8 @@ func Unknown(err error, fs *flag.FlagSet) error {
 	return fmt.Errorf("unknown flag -%s%s", name, Meant("-", strings.TrimPrefix(name, "-"), names))
 }
 
-// Meant returns " (did you mean X?)" for the name that differs from word in the fewest letters, up to two; "" if there is none.
+// Meant returns " (did you mean X?)" for the name that differs from word in the fewest letters, up to two; "" if there
+// is none.
 func Meant(before, word string, names []string) string {
 	near, best := "", min(3, len(word))
 	for _, name := range names {

@@ -50,7 +50,8 @@ func Parse(text string) (Key, error) {
 	}
 	b, err := digits(text)
 	if err != nil {
-		return Key{}, fmt.Errorf("%w (want %d hexadecimal digits, or the path of a file that has them, with a slash: ./key)", err, 2*length)
+		return Key{}, fmt.Errorf(
+			"%w (want %d hexadecimal digits, or the path of a file that has them, with a slash: ./key)", err, 2*length)
 	}
 	return Key{b, true}, nil
 }
@@ -71,7 +72,8 @@ func Read(path string) (Key, error) {
 	}
 	b, err := digits(strings.TrimSpace(string(text)))
 	if err != nil {
-		return Key{}, fmt.Errorf("%s: %w (want %d hexadecimal digits: openssl rand -hex %d)", path, err, 2*length, length)
+		return Key{}, fmt.Errorf("%s: %w (want %d hexadecimal digits: openssl rand -hex %d)", path, err, 2*length,
+			length)
 	}
 	return Key{b, false}, nil
 }

@@ -41,7 +41,8 @@ func TestParse(t *testing.T) {
 		switch {
 		case c.wrong == "" && err != nil:
 			t.Errorf("%q: %v", c.text, err)
-		case c.wrong == "" && c.text != "" && (len(k.Bytes()) != length || k.Bytes()[31] != 0x1f || k.Typed() == strings.Contains(c.text, "/")):
+		case c.wrong == "" && c.text != "" && (len(k.Bytes()) != length || k.Bytes()[31] != 0x1f ||
+			k.Typed() == strings.Contains(c.text, "/")):
 			t.Errorf("%q: %d bytes, typed %t", c.text, len(k.Bytes()), k.Typed())
 		case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
 			t.Errorf("%q: %v, want %q", c.text, err, c.wrong)
@@ -55,7 +56,8 @@ func TestNeverPrinted(t *testing.T) {
 	k := must.Get(Parse(good))(t)
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", k, "in", struct{ K Key }{k})
-	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%v %+v %#v %s %q", k, k, k, k, k), fmt.Sprintf("%+v", struct{ K Key }{k}), log.String()} {
+	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%v %+v %#v %s %q", k, k, k, k, k),
+		fmt.Sprintf("%+v", struct{ K Key }{k}), log.String()} {
 		if strings.Contains(s, good[:16]) || strings.Contains(s, "0 1 2") || !strings.Contains(s, "hidden") {
 			t.Errorf("printed: %s", s)
 		}

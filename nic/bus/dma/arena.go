@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Arena allocates blocks from one or more pinned mappings and frees all of them on Close. It is for the control path, and safe
-// for use by several goroutines.
+// Arena allocates blocks from one or more pinned mappings and frees all of them on Close. It is for the control path,
+// and safe for use by several goroutines.
 type Arena struct {
 	mapper Mapper
 
@@ -30,8 +30,8 @@ type segment struct {
 // span is a range of offsets in a segment, hi excluded.
 type span struct{ lo, hi uint64 }
 
-// NewArena returns an arena of size bytes, rounded up to whole pages, mapped for the device behind m. It uses free huge pages of
-// 2 MiB or 1 GiB, on the device's NUMA node if possible, and ordinary pages otherwise. Notes reports which.
+// NewArena returns an arena of size bytes, rounded up to whole pages, mapped for the device behind m. It uses free huge
+// pages of 2 MiB or 1 GiB, on the device's NUMA node if possible, and ordinary pages otherwise. Notes reports which.
 func NewArena(m Mapper, size int) (*Arena, error) {
 	a := &Arena{mapper: m}
 	if err := a.Grow(size); err != nil {
@@ -91,8 +91,8 @@ func (a *Arena) show(mp *mapping) error {
 	return nil
 }
 
-// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page size, the
-// processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
+// Alloc returns size zeroed bytes whose device address is a multiple of align, a power of two. For align up to the page
+// size, the processor's address is aligned too. It returns ErrNoRoom if the arena must grow first.
 func (a *Arena) Alloc(size, align int) (Block, error) {
 	if size <= 0 || align <= 0 || align&(align-1) != 0 {
 		return Block{}, fmt.Errorf("dma: invalid block of %d bytes aligned to %d", size, align)
@@ -126,7 +126,8 @@ func (a *Arena) Alloc(size, align int) (Block, error) {
 			return Block{Bytes: b, IOVA: s.iova + lo}, nil
 		}
 	}
-	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the largest free range of %d mappings has %d bytes", size, align, ErrNoRoom, len(a.mappings), longest)
+	return Block{}, fmt.Errorf("dma: %d bytes aligned to %d: %w: the largest free range of %d mappings has %d bytes",
+		size, align, ErrNoRoom, len(a.mappings), longest)
 }
 
 // Notes describes the arena's pages, and why they are not better: "2 MiB pages", "no huge pages free ...".
@@ -136,9 +137,9 @@ func (a *Arena) Notes() []string {
 	return slices.Clone(a.notes)
 }
 
-// Close unmaps the memory from the device, then from the process. No block may be used afterwards. The device must be quiet, with
-// bus mastering off. Memory that the mapper fails to unmap stays mapped, so that a device never writes to memory that the kernel
-// has given to another process. Calling Close again retries that, and otherwise does nothing.
+// Close unmaps the memory from the device, then from the process. No block may be used afterwards. The device must be
+// quiet, with bus mastering off. Memory that the mapper fails to unmap stays mapped, so that a device never writes to
+// memory that the kernel has given to another process. Calling Close again retries that, and otherwise does nothing.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -96,7 +96,8 @@ func TestAllocator(t *testing.T) {
 			}
 			must.OK(t, err)
 			if b.IOVA%uint64(align) != 0 || len(b.Bytes) != size || cap(b.Bytes) != size {
-				t.Fatalf("%d bytes aligned to %d: got %d (cap %d) at %#x", size, align, len(b.Bytes), cap(b.Bytes), b.IOVA)
+				t.Fatalf("%d bytes aligned to %d: got %d (cap %d) at %#x", size, align, len(b.Bytes), cap(b.Bytes),
+					b.IOVA)
 			}
 			if p := uint64(uintptr(unsafe.Pointer(&b.Bytes[0]))); p%uint64(min(align, 4096)) != 0 {
 				t.Fatalf("the processor's address %#x is not aligned to %d", p, align)
@@ -180,7 +181,8 @@ func TestGrow(t *testing.T) {
 	must.OK(t, a.Grow(3<<20))
 	check.Equal(t, len(m.mapped), 2, "%d mappings after Grow")
 	must.Get(a.Alloc(3<<20, 1<<21))(t)
-	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] { // two if the first one used the last huge page
+	// two if the first one used the last huge page
+	if n := a.Notes(); len(n) == 0 || len(n) > 2 || len(n) == 2 && n[0] == n[1] {
 		t.Errorf("Notes = %q, want one for each kind of memory", n)
 	}
 }
@@ -188,7 +190,8 @@ func TestGrow(t *testing.T) {
 func TestArenaErrors(t *testing.T) {
 	check.Fails(t, "a mapper that fails", check.Err(NewArena(&fakeMapper{failAt: 1}, 4096)), errFake)
 	m := &fakeMapper{page: true, failAt: 3}
-	check.Fails(t, "a mapper that fails in the middle", check.Err(NewArena(m, 8<<20)), errFake) // more than two pages, even of 2 MiB
+	// more than two pages, even of 2 MiB
+	check.Fails(t, "a mapper that fails in the middle", check.Err(NewArena(m, 8<<20)), errFake)
 	check.Equal(t, len(m.mapped), 0, "%d pieces stay mapped after a failure in the middle")
 	for _, size := range []int{0, -1, 1 << 50} {
 		check.Fails(t, fmt.Sprintf("an arena of %d bytes", size), check.Err(NewArena(&fakeMapper{}, size)), nil)

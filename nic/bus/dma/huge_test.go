@@ -50,7 +50,8 @@ func TestHugePages(t *testing.T) {
 		needHuge(t, 3)
 	}
 	if got.Page != 2<<20 || len(got.Bytes) != 6<<20 || got.FD < 0 {
-		t.Errorf("mapped %d bytes in pages of %d, fd %d; want 6 MiB in pages of 2 MiB", len(got.Bytes), got.Page, got.FD)
+		t.Errorf("mapped %d bytes in pages of %d, fd %d; want 6 MiB in pages of 2 MiB", len(got.Bytes), got.Page,
+			got.FD)
 	}
 	if n := a.Notes(); len(n) != 1 || !strings.Contains(n[0], "2 MiB") {
 		t.Errorf("Notes = %q", n)

@@ -35,8 +35,8 @@ var (
 	huge1G = kind{gib, unix.MFD_HUGETLB | unix.MFD_HUGE_1GB, "1 GiB pages"}
 )
 
-// ReserveHuge is the command that reserves 64 huge pages of 2 MiB, for a kernel with pages of page bytes. nr_hugepages counts pages of the
-// kernel's default size, which is 512 MiB where pages have 64 KiB.
+// ReserveHuge is the command that reserves 64 huge pages of 2 MiB, for a kernel with pages of page bytes. nr_hugepages
+// counts pages of the kernel's default size, which is 512 MiB where pages have 64 KiB.
 func ReserveHuge(page int) string {
 	if page == 4096 {
 		return "echo 64 > /proc/sys/vm/nr_hugepages"
@@ -105,8 +105,8 @@ func mapPages(size, node int, k kind) (*mapping, error) {
 // madvise is a variable so that tests can replace it.
 var madvise = unix.Madvise
 
-// populate allocates the pages of b. MADV_POPULATE_WRITE (Linux 5.14) reports when there is no memory. On older kernels fallocate
-// reports it, and the pages are then touched.
+// populate allocates the pages of b. MADV_POPULATE_WRITE (Linux 5.14) reports when there is no memory. On older kernels
+// fallocate reports it, and the pages are then touched.
 func populate(b []byte, fd, page int) error {
 	err := madvise(b, unix.MADV_POPULATE_WRITE)
 	if !errors.Is(err, unix.EINVAL) {
@@ -149,7 +149,8 @@ func nodeOf(m Mapper) int {
 func (mp *mapping) show(m Mapper, step int) error {
 	mp.step = step
 	for off := 0; off < len(mp.mem.Bytes); off += step {
-		iova, err := m.Map(Memory{Bytes: mp.mem.Bytes[off : off+step : off+step], FD: mp.mem.FD, Off: mp.mem.Off + int64(off), Page: mp.mem.Page})
+		iova, err := m.Map(Memory{Bytes: mp.mem.Bytes[off : off+step : off+step], FD: mp.mem.FD,
+			Off: mp.mem.Off + int64(off), Page: mp.mem.Page})
 		if err != nil {
 			return err
 		}

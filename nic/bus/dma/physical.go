@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// Physical is a Mapper that gives physical addresses to a device without an IOMMU. Nothing then stops the device, or a driver
-// with a wrong address, from writing anywhere in memory, and the device keeps access after Unmap and after the process exits. It
-// uses huge pages only, because the kernel may move ordinary pages, even locked ones.
+// Physical is a Mapper that gives physical addresses to a device without an IOMMU. Nothing then stops the device, or a
+// driver with a wrong address, from writing anywhere in memory, and the device keeps access after Unmap and after the
+// process exits. It uses huge pages only, because the kernel may move ordinary pages, even locked ones.
 type Physical struct {
 	pagemap *os.File
 }
@@ -27,7 +27,8 @@ func UnsafeNoIOMMU() (*Physical, error) {
 // Map returns m's physical address, or errScattered if its pages are not contiguous in physical memory.
 func (p *Physical) Map(m Memory) (uint64, error) {
 	if m.Page < 2*mib {
-		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (" + ReserveHuge(os.Getpagesize()) + ")")
+		return 0, errors.New("dma: physical addresses need huge pages: ordinary pages move (" +
+			ReserveHuge(os.Getpagesize()) + ")")
 	}
 	var first uint64
 	for off := 0; off < len(m.Bytes); off += m.Page {
@@ -44,8 +45,8 @@ func (p *Physical) Map(m Memory) (uint64, error) {
 	return first, nil
 }
 
-// address reads b's entry of /proc/self/pagemap (Linux Documentation/admin-guide/mm/pagemap.rst): bit 63 is "present", and bits 0
-// to 54 are the frame number, which reads as 0 without CAP_SYS_ADMIN.
+// address reads b's entry of /proc/self/pagemap (Linux Documentation/admin-guide/mm/pagemap.rst): bit 63 is "present",
+// and bits 0 to 54 are the frame number, which reads as 0 without CAP_SYS_ADMIN.
 func (p *Physical) address(b *byte) (uint64, error) {
 	page := uintptr(os.Getpagesize())
 	at := uintptr(unsafe.Pointer(b))

@@ -28,12 +28,12 @@ func (p Push) String() string {
 // pushWith is read by the assembly on each copy. Only tests change it.
 var pushWith = bestPush()
 
-// PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in an uncached window (Intel SDM
-// vol. 2, MOVDIR64B). With the other methods, a block is one bus write only in a write-combining window.
+// PushMethod returns how blocks are stored. MOVDIR64B follows the write-combining protocol even in an uncached window
+// (Intel SDM vol. 2, MOVDIR64B). With the other methods, a block is one bus write only in a write-combining window.
 func PushMethod() Push { return pushWith }
 
-// PushToMemory selects the next best method to MOVDIR64B until undo is called. It is for benchmarks whose window is ordinary
-// memory: MOVDIR64B bypasses the caches and takes 200 ns there, but not in a write-combining window.
+// PushToMemory selects the next best method to MOVDIR64B until undo is called. It is for benchmarks whose window is
+// ordinary memory: MOVDIR64B bypasses the caches and takes 200 ns there, but not in a write-combining window.
 func PushToMemory() (undo func()) {
 	was := pushWith
 	pushWith = bestCached()

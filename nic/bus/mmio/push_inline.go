@@ -13,16 +13,17 @@ const (
 	inlineNext  = BlockSize - 4
 )
 
-// PushInline writes an entry of n64 blocks with length bytes of inline data at block tail of the ring, fences, copies the blocks
-// into a write-combining window, and fences again: mlx4's BlueFlame. If there is no window, only the ring is written. c0 and c1
-// are the entry's first 16 bytes, as in memory. The data of each block is a separate segment, whose header holds its length
-// (big-endian, with bit 31 set): 44 bytes in the first block, 60 in each later one.
+// PushInline writes an entry of n64 blocks with length bytes of inline data at block tail of the ring, fences, copies
+// the blocks into a write-combining window, and fences again: mlx4's BlueFlame. If there is no window, only the ring is
+// written. c0 and c1 are the entry's first 16 bytes, as in memory. The data of each block is a separate segment, whose
+// header holds its length (big-endian, with bit 31 set): 44 bytes in the first block, 60 in each later one.
 //
-// The device may read the ring at any time, and considers a block valid once its first four bytes are. These are stored after the
-// rest of their block, and the first block's, which transfer ownership of the entry, last.
+// The device may read the ring at any time, and considers a block valid once its first four bytes are. These are stored
+// after the rest of their block, and the first block's, which transfer ownership of the entry, last.
 //
 // Up to 64 bytes after the data may be read, and copied into the unused part of the last block.
-func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64, window unsafe.Pointer) {
+func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint32, c0, c1 uint64,
+	window unsafe.Pointer) {
 	b := inlineBehind(q, tail, n64, unsafe.Add(data, inlineFirst), length-min(length, inlineFirst))
 	b[1], b[2], b[3], b[4] = uint32(c0>>32), uint32(c1), uint32(c1>>32), inlineSegment(min(length, inlineFirst))
 	copy(b[5:], (*[inlineFirst / 4]uint32)(data)[:])
@@ -30,8 +31,8 @@ func PushInline(q *SendRing, tail, n64 uint32, data unsafe.Pointer, length uint3
 	fromRing(q, tail, n64, window)
 }
 
-// PushHeaded is PushInline for an entry whose first block is the 64 bytes at head and whose data, at least one byte, follows in
-// the next blocks. n64 is at least 2.
+// PushHeaded is PushInline for an entry whose first block is the 64 bytes at head and whose data, at least one byte,
+// follows in the next blocks. n64 is at least 2.
 func PushHeaded(q *SendRing, tail, n64 uint32, head, data unsafe.Pointer, length uint32, window unsafe.Pointer) {
 	b, h := inlineBehind(q, tail, n64, data, length), (*[BlockSize / 4]uint32)(head)
 	copy(b[1:], h[1:])

@@ -17,8 +17,8 @@ func Store16(p *uint16, v uint16)
 //go:noescape
 func Store64(p *uint64, v uint64)
 
-// Store32 stores v at p with a single store, after all earlier stores of this thread to ordinary memory. Use it for a doorbell in
-// an uncached window, or a doorbell record.
+// Store32 stores v at p with a single store, after all earlier stores of this thread to ordinary memory. Use it for a
+// doorbell in an uncached window, or a doorbell record.
 //
 //go:noescape
 func Store32(p *uint32, v uint32)

@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// Without assembly, each store is a function that the compiler does not inline, so that it can neither merge, delete nor move it.
-// The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining buffers too; on arm64 it only orders
-// what processors see, which is enough for models but not for a device.
+// Without assembly, each store is a function that the compiler does not inline, so that it can neither merge, delete
+// nor move it. The fence is an atomic read-modify-write of a variable: on amd64 it drains write-combining buffers too;
+// on arm64 it only orders what processors see, which is enough for models but not for a device.
 
 // PureGo reports a build without assembly, which works with models but not with devices.
 const PureGo = true
@@ -65,8 +65,8 @@ func CopyWC(dst, src unsafe.Pointer, n64 int) {
 // FenceWC flushes stores to write-combining windows before any later store.
 func FenceWC() { fence.Add(1) }
 
-// PushWQE copies n64 blocks into the ring, starting at block tail, stores the doorbell record, fences, copies the blocks into a
-// write-combining window, and fences again.
+// PushWQE copies n64 blocks into the ring, starting at block tail, stores the doorbell record, fences, copies the
+// blocks into a write-combining window, and fences again.
 func PushWQE(q *SendRing, tail, record uint32, window, src unsafe.Pointer, n64 int) {
 	for i := range max(n64, 0) {
 		CopyWC(unsafe.Add(q.Base, (tail+uint32(i))&q.Mask*BlockSize), unsafe.Add(src, i*BlockSize), 1)

@@ -28,7 +28,8 @@ func eachPush(t *testing.T, test func(t *testing.T)) {
 
 const maxBlocks = 5
 
-// arena returns memory from mmap, like that of drivers. Tests place source, destination and records in it, and compare all of it.
+// arena returns memory from mmap, like that of drivers. Tests place source, destination and records in it, and compare
+// all of it.
 func arena(t testing.TB, size int) []byte {
 	b := must.Get(unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	t.Cleanup(func() { unix.Munmap(b) })
@@ -42,8 +43,8 @@ func poison(b []byte, salt byte) {
 	}
 }
 
-// TestCopyWC compares CopyWC with copy, for each method: all counts, all source alignments, destinations at several blocks, and
-// no byte changed around the destination or in the source.
+// TestCopyWC compares CopyWC with copy, for each method: all counts, all source alignments, destinations at several
+// blocks, and no byte changed around the destination or in the source.
 func TestCopyWC(t *testing.T) {
 	const dstAt, srcAt = 1024, 2048 // 64-byte aligned
 	mem := arena(t, 8192)
@@ -69,7 +70,8 @@ func TestPushWQE(t *testing.T) {
 	const ringAt, ringBlocks, windowAt, srcAt, recAt = 1024, 8, 2048, 4096, 64
 	mem := arena(t, 8192)
 	want := make([]byte, len(mem))
-	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Record: (*uint32)(unsafe.Pointer(&mem[recAt])), Mask: ringBlocks - 1}
+	ring := SendRing{Base: unsafe.Pointer(&mem[ringAt]), Record: (*uint32)(unsafe.Pointer(&mem[recAt])),
+		Mask: ringBlocks - 1}
 	eachPush(t, func(t *testing.T) {
 		for n := -1; n <= maxBlocks; n++ {
 			for _, tail := range []uint32{0, 1, 3, 5, 6, 7, 8, 1<<32 - 2, 1<<32 - 1} {
@@ -82,7 +84,8 @@ func TestPushWQE(t *testing.T) {
 						copy(want[windowAt+64*i:], block)
 					}
 					*(*uint32)(unsafe.Pointer(&want[recAt])) = 0xc0ffee01
-					PushWQE(&ring, tail, 0xc0ffee01, unsafe.Pointer(&mem[windowAt]), unsafe.Pointer(&mem[srcAt+align]), n)
+					PushWQE(&ring, tail, 0xc0ffee01, unsafe.Pointer(&mem[windowAt]), unsafe.Pointer(&mem[srcAt+align]),
+						n)
 					if !bytes.Equal(mem, want) {
 						t.Fatalf("%d blocks at %d, source at +%d: byte %d is wrong", n, tail, align, differ(mem, want))
 					}
@@ -92,9 +95,10 @@ func TestPushWQE(t *testing.T) {
 	})
 }
 
-// eachEntry has push build an entry of every length up to four blocks after the first, from several blocks of a ring, with and without a window,
-// and compares memory with a plain description of the entry: the first block starts as head writes it and has room for first bytes of the data, and
-// each block has its data behind their length. Bytes after the data are copied into the last block.
+// eachEntry has push build an entry of every length up to four blocks after the first, from several blocks of a ring,
+// with and without a window, and compares memory with a plain description of the entry: the first block starts as head
+// writes it and has room for first bytes of the data, and each block has its data behind their length. Bytes after the
+// data are copied into the last block.
 func eachEntry(t *testing.T, first int, head func(block, header []byte),
 	push func(ring *SendRing, tail, n uint32, header, src unsafe.Pointer, length uint32, window unsafe.Pointer)) {
 	const ringAt, ringBlocks, windowAt, srcAt, headAt = 1024, 8, 2048, 4096, 6144
@@ -124,7 +128,8 @@ func eachEntry(t *testing.T, first int, head func(block, header []byte),
 							copy(want[windowAt+64*i:], block)
 						}
 					}
-					push(&ring, tail, uint32(n), unsafe.Pointer(&mem[headAt]), unsafe.Pointer(&mem[src]), uint32(length), window)
+					push(&ring, tail, uint32(n), unsafe.Pointer(&mem[headAt]), unsafe.Pointer(&mem[src]),
+						uint32(length), window)
 					if !bytes.Equal(mem, want) {
 						t.Fatalf("%d bytes in %d blocks at %d: byte %d is wrong", length, n, tail, differ(mem, want))
 					}
@@ -160,8 +165,10 @@ func differ(a, b []byte) int {
 func TestStores(t *testing.T) {
 	mem := arena(t, 4096)
 	want := make([]byte, len(mem))
-	rec, db32, db64 := (*uint32)(unsafe.Pointer(&mem[64])), (*uint32)(unsafe.Pointer(&mem[132])), (*uint64)(unsafe.Pointer(&mem[256]))
-	rec2, w32, w64 := (*uint32)(unsafe.Pointer(&want[64])), (*uint32)(unsafe.Pointer(&want[132])), (*uint64)(unsafe.Pointer(&want[256]))
+	rec, db32, db64 := (*uint32)(unsafe.Pointer(&mem[64])), (*uint32)(unsafe.Pointer(&mem[132])),
+		(*uint64)(unsafe.Pointer(&mem[256]))
+	rec2, w32, w64 := (*uint32)(unsafe.Pointer(&want[64])), (*uint32)(unsafe.Pointer(&want[132])),
+		(*uint64)(unsafe.Pointer(&want[256]))
 	for _, c := range []struct {
 		name      string
 		call, ref func()

@@ -10,8 +10,8 @@ import (
 
 var errGone = errors.New("mmio: the window is closed")
 
-// Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p has 1, 2, 4 or 8
-// bytes, little endian.
+// Trap handles each access to a window that is not mapped: a device model in this process or behind vfio-user. p has 1,
+// 2, 4 or 8 bytes, little endian.
 type Trap interface {
 	ReadBAR(off uint64, p []byte) error
 	WriteBAR(off uint64, p []byte) error
@@ -33,14 +33,14 @@ func Mapped(mem []byte, wc bool) *Window {
 	return &Window{mem: mem, size: uint64(len(mem)), wc: wc}
 }
 
-// Trapped returns a window that passes every access to t. Pointers lead into shadow instead, which has the size of the window,
-// where inside reports that the device polls the range.
+// Trapped returns a window that passes every access to t. Pointers lead into shadow instead, which has the size of the
+// window, where inside reports that the device polls the range.
 func Trapped(size uint64, t Trap, shadow []byte, inside func(off, n uint64) bool) *Window {
 	return &Window{trap: t, size: size, shadow: shadow, inside: inside}
 }
 
-// Retire makes every later access read all ones and write nothing, as if the function were gone. The owner of the mapping calls
-// it before unmapping. Pointers taken earlier are not covered.
+// Retire makes every later access read all ones and write nothing, as if the function were gone. The owner of the
+// mapping calls it before unmapping. Pointers taken earlier are not covered.
 func (w *Window) Retire() { w.mem, w.shadow, w.trap = nil, nil, gone{} }
 
 // gone is the Trap of a retired window.
@@ -49,8 +49,8 @@ type gone struct{}
 func (gone) ReadBAR(uint64, []byte) error  { return errGone }
 func (gone) WriteBAR(uint64, []byte) error { return errGone }
 
-// Observe registers a function that is called after each read and before each write of a register, except through pointers. Call
-// it before the window is used.
+// Observe registers a function that is called after each read and before each write of a register, except through
+// pointers. Call it before the window is used.
 func (w *Window) Observe(seen func(write bool, off uint64, width int, v uint64)) { w.seen = seen }
 
 // read and wrote call the observer, if there is one.
@@ -162,8 +162,8 @@ func (w *Window) Write16(off uint64, v uint16) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint16(nil, v))
 }
 
-// Package atomic has no loads of one and two bytes. The compiler can neither merge nor repeat loads in functions that are not
-// inlined.
+// Package atomic has no loads of one and two bytes. The compiler can neither merge nor repeat loads in functions that
+// are not inlined.
 //
 //go:noinline
 func load8(p *uint8) uint8 { return *p }
@@ -182,9 +182,9 @@ func (w *Window) Write64(off uint64, v uint64) {
 	_ = w.trap.WriteBAR(off, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// Pointer returns the address of the n bytes at off, for doorbells and push buffers. On a trapped window it fails for a range
-// that the device does not poll. It panics, like Read32, if off is not a multiple of n (of 8 for longer ranges) or the range is
-// outside the window.
+// Pointer returns the address of the n bytes at off, for doorbells and push buffers. On a trapped window it fails for a
+// range that the device does not poll. It panics, like Read32, if off is not a multiple of n (of 8 for longer ranges)
+// or the range is outside the window.
 func (w *Window) Pointer(off, n uint64) (unsafe.Pointer, error) {
 	w.check(off, n)
 	switch {

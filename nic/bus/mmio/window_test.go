@@ -43,12 +43,14 @@ func TestMapped(t *testing.T) {
 	}
 	w.Write32(0x10, 0x11223344)
 	w.Write64(0x18, 0x5566778899aabbcc)
-	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read32(0x18) != 0x99aabbcc || w.Read32(0x1c) != 0x55667788 {
+	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read32(0x18) != 0x99aabbcc ||
+		w.Read32(0x1c) != 0x55667788 {
 		t.Errorf("registers read back %#x and %#x", w.Read32(0x10), w.Read32(0x18))
 	}
 	w.Write8(0x30, 0x81)
 	w.Write16(0x32, 0x8283)
-	if mem[0x30] != 0x81 || mem[0x31] != 0 || w.Read8(0x30) != 0x81 || w.Read16(0x32) != 0x8283 || w.Read8(0x33) != 0x82 {
+	if mem[0x30] != 0x81 || mem[0x31] != 0 || w.Read8(0x30) != 0x81 || w.Read16(0x32) != 0x8283 ||
+		w.Read8(0x33) != 0x82 {
 		t.Errorf("narrow registers read back %#x and %#x: % x", w.Read8(0x30), w.Read16(0x32), mem[0x30:0x34])
 	}
 	if p, err := w.Pointer(0x20, 64); err != nil || p != unsafe.Pointer(&mem[0x20]) {
@@ -83,7 +85,8 @@ func TestTrapped(t *testing.T) {
 		t.Errorf("Pointer to a polled range = %v, %v", p, err)
 	}
 	for _, r := range [][2]uint64{{0, 4}, {0x7f8, 16}, {0x8f8, 16}} {
-		check.Fails(t, fmt.Sprintf("Pointer(%#x, %d), which the device does not poll", r[0], r[1]), check.Err(w.Pointer(r[0], r[1])), nil)
+		check.Fails(t, fmt.Sprintf("Pointer(%#x, %d), which the device does not poll", r[0], r[1]),
+			check.Err(w.Pointer(r[0], r[1])), nil)
 	}
 	tr.fail = true
 	check.Equal(t, w.Read8(0), 0xff, "a failing read of a byte is %#x")

@@ -16,8 +16,8 @@ import (
 
 const vfioDriver = "vfio-pci"
 
-// noIOMMUParameter is vfio's switch below /sys. It also works where vfio is built into the kernel or loaded already: modprobe then ignores the
-// parameter, and reports success.
+// noIOMMUParameter is vfio's switch below /sys. It also works where vfio is built into the kernel or loaded already:
+// modprobe then ignores the parameter, and reports success.
 const noIOMMUParameter = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 // Target says what Bind does with a function.
@@ -28,9 +28,10 @@ type Target struct {
 	Group    int               // of users, which may write its configuration space until Unbind; 0 for none
 }
 
-// Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns errInUse for a function whose
-// interface is in to.Needed, or which has virtual functions. It saves the driver's name for Unbind in /run, so that a reboot
-// forgets it. On error the function is bound to its previous driver again; if that failed too, the error says so.
+// Bind unbinds the function at addr from its kernel driver and binds it to vfio-pci. It returns errInUse for a function
+// whose interface is in to.Needed, or which has virtual functions. It saves the driver's name for Unbind in /run, so
+// that a reboot forgets it. On error the function is bound to its previous driver again; if that failed too, the error
+// says so.
 func Bind(addr string, to Target) error { return machine.bind(addr, to) }
 
 // Unbind binds the function at addr to the driver it had before Bind, or to the one that the kernel chooses.
@@ -72,7 +73,8 @@ func (h *host) rebind(f Found, to Target) error {
 			return err
 		}
 		if n := h.text(dir, "sriov_numvfs"); n != "" && n != "0" {
-			return fmt.Errorf("pci: %s has %s virtual functions, which would disappear: %w (-force overrides this)", f.Address, n, errInUse)
+			return fmt.Errorf("pci: %s has %s virtual functions, which would disappear: %w (-force overrides this)",
+				f.Address, n, errInUse)
 		}
 	}
 	if f.Driver == vfioDriver {
@@ -87,7 +89,8 @@ func (h *host) rebind(f Found, to Target) error {
 	if !to.NoDriver {
 		if f.Group == "" && h.text(h.sys, noIOMMUParameter) != "Y" {
 			return fmt.Errorf("pci: %s: %w: enable it in the firmware (VT-d, AMD-Vi, SMMU) and boot with intel_iommu=on or amd_iommu=on; without one, bind -no-driver and set nic.unsafe_no_iommu, "+
-				"or allow vfio-pci without one (echo 1 > %s)", f.Address, errNoIOMMU, filepath.Join(h.sys, noIOMMUParameter))
+				"or allow vfio-pci without one (echo 1 > %s)", f.Address, errNoIOMMU,
+				filepath.Join(h.sys, noIOMMUParameter))
 		}
 		if _, err := os.Stat(h.driver(vfioDriver)); err != nil {
 			if err := h.modules(vfioDriver); err != nil {
@@ -131,8 +134,8 @@ func (h *host) uppers(name string) []string {
 	return all
 }
 
-// messagesOnly reports whether none of a function's RDMA ports has a link layer with network interfaces, as with EFA: then no
-// route or session depends on it, in any namespace.
+// messagesOnly reports whether none of a function's RDMA ports has a link layer with network interfaces, as with EFA:
+// then no route or session depends on it, in any namespace.
 func (h *host) messagesOnly(f Found) bool {
 	ports, _ := filepath.Glob(filepath.Join(h.device(f.Address), "infiniband", "*", "ports", "*", "link_layer"))
 	for _, p := range ports {
@@ -143,8 +146,8 @@ func (h *host) messagesOnly(f Found) bool {
 	return len(ports) > 0
 }
 
-// checkNotNeeded refuses a function if one of its interfaces, or one built on them, is needed. It also refuses one whose driver
-// shows no interface here: the interface may be in another network namespace, and carry its default route.
+// checkNotNeeded refuses a function if one of its interfaces, or one built on them, is needed. It also refuses one
+// whose driver shows no interface here: the interface may be in another network namespace, and carry its default route.
 func (h *host) checkNotNeeded(f Found, needed map[string]string) error {
 	switch {
 	case f.Driver == "" || f.Driver == vfioDriver:
@@ -255,7 +258,8 @@ func (h *host) rebindTo(addr, driver string) error {
 	case got == "" && driver == "" && err == nil:
 		return nil // it had no driver, and the kernel has none for it
 	case got == "" || driver != "" && got != driver:
-		return errors.Join(fmt.Errorf("pci: %s: bound to driver %q, and could not be returned to %q", addr, got, driver), err)
+		return errors.Join(fmt.Errorf("pci: %s: bound to driver %q, and could not be returned to %q", addr, got,
+			driver), err)
 	}
 	return nil
 }

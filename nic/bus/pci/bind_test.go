@@ -24,7 +24,8 @@ const (
 func TestParseAddress(t *testing.T) {
 	for in, want := range map[string]string{
 		"0000:03:00.0": addr0, "03:00.0": addr0, "0000:AF:1f.7": "0000:af:1f.7", "10000:01:00.0": "10000:01:00.0",
-		"": "", "eth0": "", "03:00": "", "03:00.8": "", "0000:03:20.0": "", "0000:103:00.0": "", "0000:03:00.0x": "", "../0000:03:00.0": "", "3:0.0": "",
+		"": "", "eth0": "", "03:00": "", "03:00.8": "", "0000:03:20.0": "", "0000:103:00.0": "", "0000:03:00.0x": "",
+		"../0000:03:00.0": "", "3:0.0": "",
 	} {
 		got, err := ParseAddress(in)
 		if got != want || (err != nil) != (want == "") {
@@ -47,13 +48,15 @@ func TestList(t *testing.T) {
 		t.Fatalf("list = %+v, %v; want two network functions", all, err)
 	}
 	f := all[0]
-	if f.Address != addr0 || f.Driver != "ixgbe" || f.Group != "7" || f.NUMANode != 1 || !slices.Equal(f.Interfaces, []string{"eth1"}) || f.ID.Device != 0x10fb {
+	if f.Address != addr0 || f.Driver != "ixgbe" || f.Group != "7" || f.NUMANode != 1 ||
+		!slices.Equal(f.Interfaces, []string{"eth1"}) || f.ID.Device != 0x10fb {
 		t.Errorf("found %+v", f)
 	}
 	if f := all[1]; f.Driver != "" || f.Group != "" || f.Interfaces != nil {
 		t.Errorf("found %+v, want no driver, group, interface", f)
 	}
-	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": errConfig, "0000:06:00.0": ErrGone} {
+	for addr, want := range map[string]error{"0000:09:00.0": ErrNoDevice, "0000:05:00.0": errConfig,
+		"0000:06:00.0": ErrGone} {
 		check.Fails(t, addr, check.Err(k.find(addr)), want)
 	}
 }
@@ -122,7 +125,8 @@ func TestBindRefuses(t *testing.T) {
 		"ssh over a VLAN on a bond": {func(k *kernel) {
 			k.link("sys/class/net/eth1/upper_bond0", "../bond0")
 			k.link("sys/class/net/bond0/upper_bond0.7", "../bond0.7")
-			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0") // a cycle, which the kernel never has, must not cause a hang
+			// a cycle, which the kernel never has, must not cause a hang
+			k.link("sys/class/net/bond0.7/upper_bond0", "../bond0")
 			needed["bond0.7"] = "carries ssh"
 		}, "under bond0.7"},
 		"interface elsewhere": {func(k *kernel) {
@@ -145,10 +149,11 @@ func TestBindRefuses(t *testing.T) {
 	}
 }
 
-// A function without a visible interface is refused, unless its ports carry messages only: an Ethernet function may have its
-// interface in another network namespace.
+// A function without a visible interface is refused, unless its ports carry messages only: an Ethernet function may
+// have its interface in another network namespace.
 func TestBindWithoutInterface(t *testing.T) {
-	for layer, want := range map[string]error{"": errInUse, "Ethernet\n": errInUse, "InfiniBand\n": errInUse, "Unknown\n": nil} {
+	for layer, want := range map[string]error{"": errInUse, "Ethernet\n": errInUse, "InfiniBand\n": errInUse,
+		"Unknown\n": nil} {
 		k := newKernel(t)
 		k.card(addr0, "efa", "7")
 		k.driverModule(vfioDriver)
@@ -185,7 +190,8 @@ func TestBindLockedDown(t *testing.T) {
 	k.card(addr0, "ixgbe", "7", "eth1")
 	k.driverModule(vfioDriver)
 	k.file("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
-	check.Fails(t, "no driver", k.bind(addr0, Target{NoDriver: true}), bus.ErrRights, "lockdown is on (integrity", "without -no-driver")
+	check.Fails(t, "no driver", k.bind(addr0, Target{NoDriver: true}), bus.ErrRights, "lockdown is on (integrity",
+		"without -no-driver")
 	check.Equal(t, k.bound(addr0), "ixgbe", "driver %q afterwards")
 	must.OK(t, k.bind(addr0, Target{}))
 	k.file("sys/kernel/security/lockdown", "[none] integrity confidentiality\n")

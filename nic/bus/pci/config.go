@@ -104,19 +104,20 @@ func readID(c Config) (ID, error) {
 	}, nil
 }
 
-// Gone reports whether the function does not respond any more: it was pulled, or its link is down. It reads the class code and
-// the revision, because vfio-pci emulates vendor and device ID and returns them even if the function does not respond (Linux,
-// init_pci_cap_basic_perm).
+// Gone reports whether the function does not respond any more: it was pulled, or its link is down. It reads the class
+// code and the revision, because vfio-pci emulates vendor and device ID and returns them even if the function does not
+// respond (Linux, init_pci_cap_basic_perm).
 func Gone(c Config) bool {
 	v, err := Read32(c, cfgRevision)
 	return err != nil || v == ^uint32(0)
 }
 
-// unanswered reports whether a value of the command register means that the device did not respond. vfio-pci emulates INTx
-// Disable.
+// unanswered reports whether a value of the command register means that the device did not respond. vfio-pci emulates
+// INTx Disable.
 func unanswered(command uint16) bool { return command|cmdINTxDisable == 0xffff }
 
-// Capability returns the offset of the first capability with an ID, or 0 if there is none. Errors are those of Capabilities.
+// Capability returns the offset of the first capability with an ID, or 0 if there is none. Errors are those of
+// Capabilities.
 func Capability(c Config, id CapID) (int, error) {
 	all, err := Capabilities(c, id)
 	if len(all) == 0 {
@@ -125,8 +126,8 @@ func Capability(c Config, id CapID) (int, error) {
 	return all[0], nil
 }
 
-// Capabilities returns the offsets of all capabilities with an ID, in the order of the list. For a list that leaves configuration
-// space or forms a circle it returns errConfig, with what it had found.
+// Capabilities returns the offsets of all capabilities with an ID, in the order of the list. For a list that leaves
+// configuration space or forms a circle it returns errConfig, with what it had found.
 func Capabilities(c Config, id CapID) (all []int, err error) {
 	status, err := read16(c, cfgStatus)
 	if err != nil {
@@ -162,8 +163,8 @@ func Capabilities(c Config, id CapID) (all []int, err error) {
 	return all, fmt.Errorf("pci: the capability list has a loop: %w", errConfig)
 }
 
-// ExtCapability returns the offset of the first extended capability with an ID, or 0 if there is none or the function has no
-// extended configuration space.
+// ExtCapability returns the offset of the first extended capability with an ID, or 0 if there is none or the function
+// has no extended configuration space.
 func ExtCapability(c Config, id ExtCapID) (int, error) {
 	off := cfgSize
 	for range (cfgExtendedSize - cfgSize) / 4 {
@@ -191,15 +192,15 @@ func ExtCapability(c Config, id ExtCapID) (int, error) {
 	return 0, fmt.Errorf("pci: the extended capability list has a loop: %w", errConfig)
 }
 
-// BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process reset the
-// function.
+// BusMastering reports whether the function may do DMA. If a driver enabled it and finds it disabled, another process
+// reset the function.
 func BusMastering(c Config) (bool, error) {
 	v, err := read16(c, cfgCommand)
 	return err == nil && !unanswered(v) && v&cmdBusMaster != 0, err
 }
 
-// setCommand changes bits of the command register and reads it back to check. The completion of that read also flushes the
-// function's earlier writes to memory (PCIe 5.0 §2.4.1), so none is in flight once bus mastering is off.
+// setCommand changes bits of the command register and reads it back to check. The completion of that read also flushes
+// the function's earlier writes to memory (PCIe 5.0 §2.4.1), so none is in flight once bus mastering is off.
 func setCommand(c Config, set, clear uint16) error {
 	v, err := read16(c, cfgCommand)
 	if err != nil {
@@ -233,15 +234,16 @@ func Registers(f Function, n int, size uint64) (*mmio.Window, error) {
 		return nil, err
 	}
 	if w.Size() < size {
-		return nil, fmt.Errorf("pci: %s: BAR %d has %#x bytes, the device's registers need %#x: %w", f.Name(), n, w.Size(), size, ErrBAR)
+		return nil, fmt.Errorf("pci: %s: BAR %d has %#x bytes, the device's registers need %#x: %w", f.Name(), n,
+			w.Size(), size, ErrBAR)
 	}
 	return w, nil
 }
 
-// SplitWC maps BAR n write-combining from an offset on (a whole number of pages) and uncached below, because a page cannot have
-// both types. Call it before the first use of the BAR. BAR then ends at that offset, and BARWC begins there, with offsets still
-// relative to the start of the BAR. If write-combining is not available, BARWC is uncached, and WriteCombining reports it. It
-// does nothing for models.
+// SplitWC maps BAR n write-combining from an offset on (a whole number of pages) and uncached below, because a page
+// cannot have both types. Call it before the first use of the BAR. BAR then ends at that offset, and BARWC begins
+// there, with offsets still relative to the start of the BAR. If write-combining is not available, BARWC is uncached,
+// and WriteCombining reports it. It does nothing for models.
 func SplitWC(f Function, n int, from uint64) error {
 	if s, ok := unwrap(f).(interface{ SplitWC(int, uint64) error }); ok {
 		return s.SplitWC(n, from)
@@ -249,9 +251,9 @@ func SplitWC(f Function, n int, from uint64) error {
 	return nil
 }
 
-// WriteReal writes to the device's own configuration space where WriteConfig may not: vfio-pci emulates the payload and read
-// request sizes of Device Control (Linux, init_pci_cap_exp_perm). With other buses WriteConfig reaches the device, and this does
-// nothing. If the process gives rights up later, its first call has to be before.
+// WriteReal writes to the device's own configuration space where WriteConfig may not: vfio-pci emulates the payload and
+// read request sizes of Device Control (Linux, init_pci_cap_exp_perm). With other buses WriteConfig reaches the device,
+// and this does nothing. If the process gives rights up later, its first call has to be before.
 func WriteReal(f Function, off int, p []byte) error {
 	if s, ok := unwrap(f).(interface{ WriteReal(int, []byte) error }); ok {
 		return s.WriteReal(off, p)

@@ -21,8 +21,8 @@ func (s space) WriteConfig(off int, p []byte) error {
 func (s space) put16(off int, v uint16) { binary.LittleEndian.PutUint16(s[off:], v) }
 func (s space) put32(off int, v uint32) { binary.LittleEndian.PutUint32(s[off:], v) }
 
-// card returns the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER, serial
-// number.
+// card returns the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER,
+// serial number.
 func card() space {
 	s := make(space, cfgExtendedSize)
 	s.put32(cfgVendor, 0x10fb8086)
@@ -98,7 +98,8 @@ func TestConfigGarbage(t *testing.T) {
 	} {
 		s := card()
 		c.spoil(s)
-		if at, err := Capability(s, 0x13); at != 0 || !errors.Is(err, c.want) { // Advanced Features, which the card has not
+		// Advanced Features, which the card has not
+		if at, err := Capability(s, 0x13); at != 0 || !errors.Is(err, c.want) {
 			t.Errorf("%s: Capability = %#x, %v; want %v", name, at, err, c.want)
 		}
 	}
@@ -144,7 +145,8 @@ type stubborn struct{ space }
 
 func (stubborn) WriteConfig(int, []byte) error { return nil }
 
-// FuzzCapabilities checks that each walk ends, stays inside configuration space, and returns capabilities with the right ID.
+// FuzzCapabilities checks that each walk ends, stays inside configuration space, and returns capabilities with the
+// right ID.
 func FuzzCapabilities(f *testing.F) {
 	f.Add([]byte(card()), byte(CapMSIX), uint16(ExtCapSerial))
 	f.Add([]byte(card()[:64]), byte(0xff), uint16(0))
@@ -154,7 +156,8 @@ func FuzzCapabilities(f *testing.F) {
 		if at, err := Capability(s, CapID(id)); err == nil && at != 0 && (at < cfgHeader || s[at] != id) {
 			t.Errorf("Capability(%#x) = %#x, where %#x is", id, at, s[at])
 		}
-		if at, err := ExtCapability(s, ExtCapID(ext)); err == nil && at != 0 && (at < cfgSize || binary.LittleEndian.Uint16(s[at:]) != ext) {
+		if at, err := ExtCapability(s, ExtCapID(ext)); err == nil && at != 0 &&
+			(at < cfgSize || binary.LittleEndian.Uint16(s[at:]) != ext) {
 			t.Errorf("ExtCapability(%#x) = %#x", ext, at)
 		}
 		readID(s)

@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus"
 )
 
-// Errors that a function can have before a driver sees it. Returned errors wrap these with the address, what was found and, if
-// the user can fix it, how.
+// Errors that a function can have before a driver sees it. Returned errors wrap these with the address, what was found
+// and, if the user can fix it, how.
 var (
 	ErrNoDevice = bus.ErrNoDevice
 	ErrGone     = bus.ErrGone // configuration space reads all ones

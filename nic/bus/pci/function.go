@@ -1,6 +1,6 @@
-// Package pci gives a user-space driver access to a PCI function: identity, configuration space, BARs, bus mastering, reset and
-// DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (sim) implement it, and a driver cannot distinguish
-// them.
+// Package pci gives a user-space driver access to a PCI function: identity, configuration space, BARs, bus mastering,
+// reset and DMA mapping. VFIO, sysfs, vfio-user (nic/bus/vfiouser) and device models (sim) implement it, and a driver
+// cannot distinguish them.
 package pci
 
 import (
@@ -23,8 +23,8 @@ type Function interface {
 
 	// BAR returns the registers of BAR n (0 to 5), uncached if they are mapped. Later calls return the same window.
 	BAR(n int) (*mmio.Window, error)
-	// BARWC returns BAR n for pushing whole descriptors and frames, write-combining if possible. Window.WriteCombining reports
-	// whether it is.
+	// BARWC returns BAR n for pushing whole descriptors and frames, write-combining if possible. Window.WriteCombining
+	// reports whether it is.
 	BARWC(n int) (*mmio.Window, error)
 
 	SetBusMaster(on bool) error

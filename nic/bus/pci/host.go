@@ -131,7 +131,8 @@ func (h *host) functionOf(iface string) string {
 	if err != nil {
 		return ""
 	}
-	for _, d := range []string{dir, filepath.Dir(dir)} { // virtio has its own bus between the function and its interface
+	// virtio has its own bus between the function and its interface
+	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if addr, err := ParseAddress(filepath.Base(d)); err == nil {
 			return addr
 		}

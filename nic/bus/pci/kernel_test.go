@@ -35,7 +35,8 @@ const regionStride = 1 << 20
 
 func newKernel(t *testing.T) *kernel {
 	root := t.TempDir()
-	k := &kernel{t: t, home: map[string]string{}, viable: true, mapped: map[uint64]uint64{}, ranges: []span{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}}
+	k := &kernel{t: t, home: map[string]string{}, viable: true, mapped: map[uint64]uint64{},
+		ranges: []span{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}}
 	k.host = host{sys: root + "/sys", dev: root + "/dev", run: root + "/run", write: k.attribute, ioctl: k.vfio}
 	k.modules = func(name string) error { return fmt.Errorf("no module %s", name) }
 	k.file("sys/bus/pci/drivers_probe", "")

@@ -89,7 +89,9 @@ func TestLiveWC(t *testing.T) {
 	}
 	t.Logf("write-combining %v, notes %q", wc.WriteCombining(), Notes(f))
 	if types, err := os.ReadFile("/sys/kernel/debug/x86/pat_memtype_list"); err == nil {
-		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"), slices.DeleteFunc(strings.Split(string(types), "\n"), func(l string) bool { return !strings.Contains(l, "write-combining") }))
+		t.Logf("%d memory types, write-combining: %q", strings.Count(string(types), "\n"),
+			slices.DeleteFunc(strings.Split(string(types), "\n"),
+				func(l string) bool { return !strings.Contains(l, "write-combining") }))
 	}
 	if before.Group == "" && !wc.WriteCombining() { // with vfio-pci it depends on the kernel
 		t.Error("there is no write-combining")

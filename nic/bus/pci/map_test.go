@@ -14,8 +14,8 @@ import (
 // A mapping that the kernel refuses must not remove mappings of other threads that were given the same addresses
 // meanwhile.
 func TestMapPiecesRefused(t *testing.T) {
-	// A TCP socket refuses to be mapped writable, as a BAR that vfio-pci has claimed does in sysfs: by its own mmap operation,
-	// before which the kernel has emptied the addresses.
+	// A TCP socket refuses to be mapped writable, as a BAR that vfio-pci has claimed does in sysfs: by its own mmap
+	// operation, before which the kernel has emptied the addresses.
 	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	const size = 1 << 20

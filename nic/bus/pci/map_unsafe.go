@@ -18,8 +18,8 @@ type piece struct {
 // mapPieces maps pieces into a range of addresses of size bytes, rounded up to whole pages. The gaps between pieces are
 // inaccessible.
 //
-// Each piece is mapped at an address that the kernel chooses, and then moved. MAP_FIXED would unmap the range even if the file
-// then refuses the mapping, and another thread could map something there before this one unmaps it.
+// Each piece is mapped at an address that the kernel chooses, and then moved. MAP_FIXED would unmap the range even if
+// the file then refuses the mapping, and another thread could map something there before this one unmaps it.
 func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 	page := uint64(os.Getpagesize())
 	size = (size + page - 1) &^ (page - 1)
@@ -38,9 +38,11 @@ func mapPieces(size uint64, pieces ...piece) ([]byte, error) {
 			unix.Munmap(b)
 			return nil, err
 		}
-		if _, err := unix.MremapPtr(at, uintptr(n), unsafe.Pointer(&b[p.at]), uintptr(n), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+		if _, err := unix.MremapPtr(at, uintptr(n), unsafe.Pointer(&b[p.at]), uintptr(n),
+			unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
 			unix.MunmapPtr(at, uintptr(n))
-			return nil, fmt.Errorf("move %#x bytes to their window: %w", n, err) // the state of b's addresses is unknown
+			// the state of b's addresses is unknown
+			return nil, fmt.Errorf("move %#x bytes to their window: %w", n, err)
 		}
 	}
 	return b, nil

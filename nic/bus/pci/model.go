@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Our device models carry a Vendor-Specific Extended Capability (PCI Express Base 6.0 §7.9.5) that other drivers ignore. So even
-// behind QEMU's or a kernel's emulation of a function, a model's time is never mistaken for a card's.
+// Our device models carry a Vendor-Specific Extended Capability (PCI Express Base 6.0 §7.9.5) that other drivers
+// ignore. So even behind QEMU's or a kernel's emulation of a function, a model's time is never mistaken for a card's.
 const (
 	ModelVSEC = 0x5242 // VSEC ID, revision 1
 	ModelMark = "rebound model\x00\x00\x00"
 )
 
-// IsModel reports whether a function is one of our device models. It returns false if configuration space cannot be read.
+// IsModel reports whether a function is one of our device models. It returns false if configuration space cannot be
+// read.
 func IsModel(c Config) bool {
 	at, err := ExtCapability(c, ExtCapVendor)
 	if err != nil || at == 0 {
@@ -36,9 +37,9 @@ func IsModel(c Config) bool {
 	return bytes.Equal(mark, []byte(ModelMark))
 }
 
-// InterfaceIsModel reports whether a network interface, in the calling thread's network namespace, is the kernel's driver on one
-// of our device models, so that its timestamps are the model's. Without the right to read the whole configuration space
-// (CAP_SYS_ADMIN) it returns false.
+// InterfaceIsModel reports whether a network interface, in the calling thread's network namespace, is the kernel's
+// driver on one of our device models, so that its timestamps are the model's. Without the right to read the whole
+// configuration space (CAP_SYS_ADMIN) it returns false.
 func InterfaceIsModel(name string) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

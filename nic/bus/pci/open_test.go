@@ -48,7 +48,8 @@ func TestVFIO(t *testing.T) {
 		t.Errorf("reset: %v, command %#x, kernel %q", err, command(), k.log)
 	}
 	for _, access := range []struct{ off, n int }{{-4, 4}, {1, 2}, {2, 4}, {0, 3}, {0, 8}, {0x1000, 4}} {
-		check.Fails(t, fmt.Sprintf("%d bytes of configuration at %#x", access.n, access.off), f.ReadConfig(access.off, make([]byte, access.n)), errConfig)
+		check.Fails(t, fmt.Sprintf("%d bytes of configuration at %#x", access.n, access.off),
+			f.ReadConfig(access.off, make([]byte, access.n)), errConfig)
 	}
 
 	w := must.Get(f.BAR(0))(t)
@@ -172,10 +173,12 @@ func TestSplitWC(t *testing.T) {
 	check.Equal(t, k.at(0x1010), 0x44, "the store to the upper part of BAR 0 left %#x")
 }
 
-// TestSplitWCRevoked: the kernel revokes all mappings of a BAR from sysfs when vfio-pci claims it (CONFIG_IO_STRICT_DEVMEM), which the first
-// mapping from the device's file does. A store to what it revoked is SIGBUS, as beyond the end of a file.
+// TestSplitWCRevoked: the kernel revokes all mappings of a BAR from sysfs when vfio-pci claims it
+// (CONFIG_IO_STRICT_DEVMEM), which the first mapping from the device's file does. A store to what it revoked is SIGBUS,
+// as beyond the end of a file.
 func TestSplitWCRevoked(t *testing.T) {
-	for name, missing := range map[string]string{"both parts from sysfs": "", "no uncached file": "resource2", "no write-combining file": "resource2_wc"} {
+	for name, missing := range map[string]string{"both parts from sysfs": "", "no uncached file": "resource2",
+		"no write-combining file": "resource2_wc"} {
 		for _, first := range []string{"BAR", "BARWC"} {
 			k := vfioKernel(t)
 			f := must.Get(k.openVFIO(addr0, false))(t)
@@ -291,7 +294,8 @@ func TestSysfs(t *testing.T) {
 	check.Fails(t, "without consent", check.Err(k.openSysfs(addr0, false)), errNoIOMMU, "unsafe_no_iommu")
 	f := must.Get(k.openSysfs(addr0, true))(t)
 	dir := "bus/pci/devices/" + addr0 + "/"
-	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
+	if want := []string{dir + "enable=1", dir + "reset=1", "command was 0x0"}; !slices.Equal(
+		slices.DeleteFunc(slices.Clone(k.log), func(s string) bool { return s == "command was 0x2" }), want[:2]) {
 		t.Errorf("the kernel saw %q, want %q with bus mastering off", k.log, want)
 	}
 	check.Fails(t, "a second open", check.Err(k.openSysfs(addr0, true)), bus.ErrBusy)
@@ -332,7 +336,8 @@ func TestSysfsRefuses(t *testing.T) {
 	os.Remove(k.host.device(addr0) + "/reset")
 	if f, err := k.openSysfs(addr0, true); err != nil {
 		t.Errorf("a function that the kernel cannot reset: %v", err)
-	} else if on, err := BusMastering(f); on || err != nil || !strings.Contains(strings.Join(f.Notes(), ";"), "cannot reset") {
+	} else if on, err := BusMastering(f); on || err != nil ||
+		!strings.Contains(strings.Join(f.Notes(), ";"), "cannot reset") {
 		t.Errorf("a function that the kernel cannot reset: bus mastering %v, %v, notes %q", on, err, f.Notes())
 	}
 }
@@ -346,7 +351,8 @@ func TestGone(t *testing.T) {
 	must.Close(t, f)
 }
 
-// vfio-pci emulates some bits. WriteReal writes them through sysfs, also when the process may not open the file any more.
+// vfio-pci emulates some bits. WriteReal writes them through sysfs, also when the process may not open the file any
+// more.
 func TestWriteReal(t *testing.T) {
 	k := vfioKernel(t)
 	f := must.Get(k.openVFIO(addr0, false))(t)
@@ -398,8 +404,8 @@ func TestVFIOWithoutIOMMU(t *testing.T) {
 	must.Close(t, f)
 }
 
-// TestWriteCombiningIsTrue: the kernel accepts a write-combining mapping of pages that are uncached elsewhere, and leaves
-// them uncached.
+// TestWriteCombiningIsTrue: the kernel accepts a write-combining mapping of pages that are uncached elsewhere, and
+// leaves them uncached.
 func TestWriteCombiningIsTrue(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("only x86 has one table of memory types")
@@ -407,7 +413,8 @@ func TestWriteCombiningIsTrue(t *testing.T) {
 	for list, want := range map[string]bool{
 		bar2 + "write-combining": true,
 		bar2 + "uncached-minus":  false,
-		"PAT memtype list:\nwrite-back @ 0xbfe00000-0xbfe01000\nwrite-combining @ 0xf1000000-0xf1004000": true, // before Linux 5.7
+		// before Linux 5.7
+		"PAT memtype list:\nwrite-back @ 0xbfe00000-0xbfe01000\nwrite-combining @ 0xf1000000-0xf1004000": true,
 		"PAT memtype list:\nuncached-minus @ 0xf1000000-0xf1004000":                                      false,
 		"PAT: [mem 0x00000000f2000000-0x00000000f2004000] write-combining":                               false,
 		"": false,
@@ -427,10 +434,11 @@ func combines(t *testing.T, k *kernel, types string, want bool) {
 	}
 }
 
-// Amazon's patch of vfio-pci maps prefetchable BARs write-combining through VFIO itself, as the kernel's table of memory types
-// shows.
+// Amazon's patch of vfio-pci maps prefetchable BARs write-combining through VFIO itself, as the kernel's table of
+// memory types shows.
 func TestPatchedVFIO(t *testing.T) {
-	for types, want := range map[string]bool{bar2 + "write-combining": runtime.GOARCH == "amd64", bar2 + "uncached-minus": false} {
+	for types, want := range map[string]bool{bar2 + "write-combining": runtime.GOARCH == "amd64",
+		bar2 + "uncached-minus": false} {
 		k := vfioKernel(t)
 		os.Remove(k.host.device(addr0) + "/resource2_wc")
 		combines(t, k, types, want)

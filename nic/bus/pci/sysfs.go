@@ -30,9 +30,9 @@ type sysfsFunction struct {
 	err     error
 }
 
-// openSysfs opens the function at addr, which must have no kernel driver, with physical addresses for DMA. unsafeNoIOMMU confirms
-// that the user accepts this. It resets the function first: unlike with VFIO, nothing stops the device when the process is
-// killed, and until that reset it may write to memory that the kernel has given to others.
+// openSysfs opens the function at addr, which must have no kernel driver, with physical addresses for DMA.
+// unsafeNoIOMMU confirms that the user accepts this. It resets the function first: unlike with VFIO, nothing stops the
+// device when the process is killed, and until that reset it may write to memory that the kernel has given to others.
 func openSysfs(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openSysfs(addr, unsafeNoIOMMU)
 	if err != nil {
@@ -56,7 +56,8 @@ func (h *host) openSysfs(addr string, unsafeNoIOMMU bool) (*sysfsFunction, error
 		return nil, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", addr, errors.ErrUnsupported)
 	}
 	if found.Driver != "" {
-		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr, found.Driver, addr, bus.ErrBusy)
+		return nil, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", addr,
+			found.Driver, addr, bus.ErrBusy)
 	}
 	if t := h.text(h.device(addr), "iommu_group/type"); found.Group != "" && t != "identity" {
 		return nil, fmt.Errorf("pci: %s: the IOMMU translates its addresses (group %s, type %q), so physical ones would fault: bind it to vfio-pci: %w", addr, found.Group, t, bus.ErrBusy)
@@ -137,9 +138,9 @@ func (f *sysfsFunction) WriteConfig(off int, p []byte) error {
 
 func (f *sysfsFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
 
-// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off afterwards. For
-// some functions the kernel has none, such as those on a virtual machine's root bus. Then disabling bus mastering ends DMA, and
-// the device keeps its state until its driver resets it.
+// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off
+// afterwards. For some functions the kernel has none, such as those on a virtual machine's root bus. Then disabling bus
+// mastering ends DMA, and the device keeps its state until its driver resets it.
 func (f *sysfsFunction) Reset() error {
 	err := f.host.write(filepath.Join(f.dir, "reset"), "1")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -37,8 +37,8 @@ type vfioFunction struct {
 	err  error
 }
 
-// openVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an IOMMU,
-// where the device can write to any memory. A process can open one function of an IOMMU group.
+// openVFIO opens the function at addr, which must be bound to vfio-pci. unsafeNoIOMMU allows vfio-pci's mode without an
+// IOMMU, where the device can write to any memory. A process can open one function of an IOMMU group.
 func openVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	f, err := machine.openVFIO(addr, unsafeNoIOMMU)
 	if err != nil {
@@ -47,8 +47,8 @@ func openVFIO(addr string, unsafeNoIOMMU bool) (Function, error) {
 	return f, nil
 }
 
-// Openable returns the error that Open has, as far as it is known without changing anything or opening a file: another driver has
-// the function, or it needs an IOMMU or the consent to go without.
+// Openable returns the error that Open has, as far as it is known without changing anything or opening a file: another
+// driver has the function, or it needs an IOMMU or the consent to go without.
 func Openable(f *Found, unsafeNoIOMMU bool) error {
 	if f.Driver == "" && unsafeNoIOMMU {
 		return nil
@@ -110,26 +110,30 @@ func (h *host) openVFIO(addr string, unsafeNoIOMMU bool) (_ *vfioFunction, err e
 	return f, nil
 }
 
-// openable returns an error if a function cannot be opened by openVFIO, and otherwise whether vfio-pci has it without an IOMMU.
+// openable returns an error if a function cannot be opened by openVFIO, and otherwise whether vfio-pci has it without
+// an IOMMU.
 func (h *host) openable(f *Found, unsafeNoIOMMU bool) (noIOMMU bool, err error) {
 	switch {
 	case mmio.PureGo:
-		return false, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", f.Address, errors.ErrUnsupported)
+		return false, fmt.Errorf("pci: %s: a purego build has no barriers for a device: %w", f.Address,
+			errors.ErrUnsupported)
 	case f.Driver == "":
 		return false, h.driverless(*f)
 	case f.Driver != vfioDriver:
-		return false, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", f.Address, f.Driver, f.Address, bus.ErrBusy)
+		return false, fmt.Errorf("pci: %s belongs to kernel driver %s (rebound-responder bind %s): %w", f.Address,
+			f.Driver, f.Address, bus.ErrBusy)
 	case f.Group == "":
 		return false, fmt.Errorf("pci: %s: %w: boot with intel_iommu=on or amd_iommu=on", f.Address, errNoIOMMU)
 	}
 	if noIOMMU = h.withoutIOMMU(f.Group); noIOMMU && !unsafeNoIOMMU {
-		return true, fmt.Errorf("pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", f.Address, errNoIOMMU)
+		return true, fmt.Errorf(
+			"pci: %s: vfio-pci has it without an IOMMU, so that it can write to any memory: set nic.unsafe_no_iommu to accept that: %w", f.Address, errNoIOMMU)
 	}
 	return noIOMMU, nil
 }
 
-// driverless returns the error for a function without a kernel driver: it needs vfio-pci if there is an IOMMU, and the user's
-// consent if there is none.
+// driverless returns the error for a function without a kernel driver: it needs vfio-pci if there is an IOMMU, and the
+// user's consent if there is none.
 func (h *host) driverless(f Found) error {
 	const without = "no kernel driver has it (bind -no-driver)"
 	const consent = "set nic.unsafe_no_iommu = true to use it anyway, able to write to any memory"
@@ -155,18 +159,21 @@ func (f *vfioFunction) openContainer(noIOMMU bool) (err error) {
 	}
 	v, err := f.call(f.container, vfioGetAPIVersion, 0)
 	if err != nil || v != vfioAPIVersion {
-		return fmt.Errorf("VFIO API version %d, want %d: %w", v, vfioAPIVersion, errors.Join(err, errors.ErrUnsupported))
+		return fmt.Errorf("VFIO API version %d, want %d: %w", v, vfioAPIVersion,
+			errors.Join(err, errors.ErrUnsupported))
 	}
 	kind := uintptr(vfioType1v2IOMMU)
 	if noIOMMU {
 		kind = vfioNoIOMMU
 	}
 	v, err = f.call(f.container, vfioCheckExtension, kind)
-	if v != 1 && f.host.modules("vfio_iommu_type1") == nil { // the kernel loads it together with vfio only if its own helper is set up
+	// the kernel loads it together with vfio only if its own helper is set up
+	if v != 1 && f.host.modules("vfio_iommu_type1") == nil {
 		v, err = f.call(f.container, vfioCheckExtension, kind)
 	}
 	if v != 1 {
-		return fmt.Errorf("VFIO has no IOMMU of type %d (modprobe vfio_iommu_type1): %w", kind, errors.Join(err, errors.ErrUnsupported))
+		return fmt.Errorf("VFIO has no IOMMU of type %d (modprobe vfio_iommu_type1): %w", kind,
+			errors.Join(err, errors.ErrUnsupported))
 	}
 	return nil
 }
@@ -236,7 +243,8 @@ func (f *vfioFunction) openDevice() error {
 		return fmt.Errorf("VFIO_DEVICE_GET_INFO: %w", err)
 	}
 	if info.flags&devicePCI == 0 || info.regions <= regionConfig {
-		return fmt.Errorf("VFIO_DEVICE_GET_INFO: flags %#x and %d regions are not those of a PCI function: %w", info.flags, info.regions, errors.ErrUnsupported)
+		return fmt.Errorf("VFIO_DEVICE_GET_INFO: flags %#x and %d regions are not those of a PCI function: %w",
+			info.flags, info.regions, errors.ErrUnsupported)
 	}
 	f.flags = info.flags
 	sysfs, err := f.host.bars(f.addr) // VFIO does not say which BARs are I/O ports
@@ -303,8 +311,9 @@ func (f *vfioFunction) WriteConfig(off int, p []byte) error {
 	return err
 }
 
-// WriteReal writes through sysfs, unless the value is already there. The file stays open: a process that gave its rights up could not
-// open it again. Without CAP_SYS_ADMIN the kernel lets the file be written, but of no more than 64 bytes be read.
+// WriteReal writes through sysfs, unless the value is already there. The file stays open: a process that gave its
+// rights up could not open it again. Without CAP_SYS_ADMIN the kernel lets the file be written, but of no more than 64
+// bytes be read.
 func (f *vfioFunction) WriteReal(off int, p []byte) (err error) {
 	if f.config == nil {
 		f.config, err = os.OpenFile(filepath.Join(f.host.device(f.addr), "config"), os.O_RDWR|unix.O_CLOEXEC, 0)
@@ -334,7 +343,8 @@ func (f *vfioFunction) WriteReal(off int, p []byte) (err error) {
 
 func (f *vfioFunction) SetBusMaster(on bool) error { return setBusMaster(f, on) }
 
-// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off afterwards.
+// Reset asks the kernel for the best reset it has; the kernel preserves configuration space. Bus mastering is off
+// afterwards.
 func (f *vfioFunction) Reset() error {
 	if f.flags&deviceReset == 0 {
 		return fmt.Errorf("pci: %s: the kernel has no way to reset this function: %w", f.addr, errors.ErrUnsupported)
@@ -345,8 +355,8 @@ func (f *vfioFunction) Reset() error {
 	return setCommand(f, cmdMemory|cmdINTxDisable, cmdBusMaster)
 }
 
-// mapUncached maps the parts of a region that the kernel allows. A region that cannot be mapped at all is accessed with reads and
-// writes of the device's file.
+// mapUncached maps the parts of a region that the kernel allows. A region that cannot be mapped at all is accessed with
+// reads and writes of the device's file.
 func (f *vfioFunction) mapUncached(n int, from, size uint64) (*mmio.Window, error) {
 	r := &f.regions[n]
 	if r.flags&regionMmap == 0 {
@@ -369,8 +379,8 @@ func (f *vfioFunction) mapUncached(n int, from, size uint64) (*mmio.Window, erro
 // span is a range of offsets or addresses, hi excluded.
 type span struct{ lo, hi uint64 }
 
-// mappable returns the ranges of a region that can be mapped: all of it, unless a capability excludes some (old kernels: the
-// MSI-X table).
+// mappable returns the ranges of a region that can be mapped: all of it, unless a capability excludes some (old
+// kernels: the MSI-X table).
 func (f *vfioFunction) mappable(n int) ([]span, error) {
 	r := f.regions[n]
 	if r.flags&regionCaps == 0 {
@@ -389,7 +399,8 @@ func (f *vfioFunction) mappable(n int) ([]span, error) {
 	var areas []span
 	for _, a := range vfioPairs(body) {
 		if a[0] > r.size || a[1] > r.size-a[0] {
-			return nil, fmt.Errorf("region %d of %#x bytes has a mappable range of %#x at %#x: %w", n, r.size, a[1], a[0], ErrBAR)
+			return nil, fmt.Errorf("region %d of %#x bytes has a mappable range of %#x at %#x: %w", n, r.size, a[1],
+				a[0], ErrBAR)
 		}
 		areas = append(areas, span{a[0], a[0] + a[1]})
 	}
@@ -459,7 +470,8 @@ func (h *host) groupFile(group string) string {
 func (h *host) groupError(f Found, err error) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group), bus.ErrBusy)
+		return fmt.Errorf("a process has IOMMU group %s open (fuser -v %s): %w", f.Group, h.groupFile(f.Group),
+			bus.ErrBusy)
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: no VFIO file for IOMMU group %s (vfio-pci creates it): %w", errGroup, f.Group, err)
 	}
@@ -483,8 +495,8 @@ func (h *host) othersInGroup(f Found) []string {
 	return names
 }
 
-// vfioCapability returns the body, after the header, of the capability with an ID in the chain that begins at offset off of info
-// (vfio_info_cap_header: id, version, offset of the next from the start of info).
+// vfioCapability returns the body, after the header, of the capability with an ID in the chain that begins at offset
+// off of info (vfio_info_cap_header: id, version, offset of the next from the start of info).
 func vfioCapability(info []byte, off uint32, id uint16) ([]byte, bool) {
 	for range len(info) / 8 {
 		if off == 0 || uint64(off)+8 > uint64(len(info)) {
@@ -499,8 +511,8 @@ func vfioCapability(info []byte, off uint32, id uint16) ([]byte, bool) {
 	return nil, false
 }
 
-// vfioPairs returns the pairs of 64-bit numbers in a capability's body: their number, a reserved word, the pairs. Pairs beyond
-// the end of the body are left out.
+// vfioPairs returns the pairs of 64-bit numbers in a capability's body: their number, a reserved word, the pairs. Pairs
+// beyond the end of the body are left out.
 func vfioPairs(body []byte) [][2]uint64 {
 	if len(body) < 8 {
 		return nil

@@ -82,8 +82,8 @@ func (v *iovas) close() {
 
 func alignUp(n, align uint64) uint64 { return (n + align - 1) &^ (align - 1) }
 
-// iovaRanges asks the kernel which addresses a device behind the IOMMU can use: the IOMMU's range without what is reserved for
-// interrupts and firmware.
+// iovaRanges asks the kernel which addresses a device behind the IOMMU can use: the IOMMU's range without what is
+// reserved for interrupts and firmware.
 func (f *vfioFunction) iovaRanges() ([]span, error) {
 	info := vfioIOMMUInfo{argsz: uint32(unsafe.Sizeof(vfioIOMMUInfo{}))}
 	if err := f.fill(f.container, vfioIOMMUGetInfo, unsafe.Pointer(&info)); err != nil {
@@ -100,7 +100,8 @@ func (f *vfioFunction) iovaRanges() ([]span, error) {
 			var ranges []span
 			for _, p := range vfioPairs(body) {
 				if p[1] > p[0] {
-					ranges = append(ranges, span{p[0], p[1]}) // the kernel's end is inclusive: its last byte is not used
+					// the kernel's end is inclusive: its last byte is not used
+					ranges = append(ranges, span{p[0], p[1]})
 				}
 			}
 			if len(ranges) > 0 {
@@ -143,7 +144,8 @@ func (f *vfioFunction) Map(m dma.Memory) (uint64, error) {
 		if errors.Is(err, unix.ENOMEM) {
 			hint = " (locked memory is limited: ulimit -l)"
 		}
-		return 0, fmt.Errorf("pci: %s: VFIO_IOMMU_MAP_DMA of %#x bytes at %#x%s: %w", f.addr, size, iova, hint, rights(err))
+		return 0, fmt.Errorf("pci: %s: VFIO_IOMMU_MAP_DMA of %#x bytes at %#x%s: %w", f.addr, size, iova, hint,
+			rights(err))
 	}
 	return iova, nil
 }
@@ -163,7 +165,8 @@ func (f *vfioFunction) Unmap(iova uint64, size int) error {
 		return fmt.Errorf("pci: %s: VFIO_IOMMU_UNMAP_DMA of %#x bytes at %#x: %w", f.addr, size, iova, err)
 	}
 	if arg.size != uint64(size) {
-		return fmt.Errorf("pci: %s: VFIO_IOMMU_UNMAP_DMA of %#x bytes at %#x unmapped %#x", f.addr, size, iova, arg.size)
+		return fmt.Errorf("pci: %s: VFIO_IOMMU_UNMAP_DMA of %#x bytes at %#x unmapped %#x", f.addr, size, iova,
+			arg.size)
 	}
 	f.drop(iova, uint64(size))
 	return nil

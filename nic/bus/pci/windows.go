@@ -36,7 +36,8 @@ func (w *windows) SplitWC(n int, from uint64) error {
 		return err
 	}
 	if from == 0 || from >= w.bars[n].size || from%uint64(os.Getpagesize()) != 0 {
-		return fmt.Errorf("pci: %s: BAR %d of %#x bytes cannot be split at %#x: %w", w.addr, n, w.bars[n].size, from, ErrBAR)
+		return fmt.Errorf("pci: %s: BAR %d of %#x bytes cannot be split at %#x: %w", w.addr, n, w.bars[n].size, from,
+			ErrBAR)
 	}
 	if w.uc[n] != nil || w.wc[n] != nil {
 		return fmt.Errorf("pci: %s: BAR %d is split after its first use: %w", w.addr, n, ErrBAR)
@@ -78,10 +79,10 @@ func (w *windows) BAR(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// BARWC implements Function. The kernel offers write-combining only through the sysfs file resourceN_wc; vfio-pci maps a BAR
-// uncached. The file can be used beside vfio-pci while vfio-pci has not claimed the same BAR, if kernel lockdown allows it. On amd64 the
-// kernel's table of memory types must confirm it. arm64 has no such table: there the mapping counts as asked for, and mlx5, ena
-// and efa measure whether it combines stores, by timing them (mmio.Timing).
+// BARWC implements Function. The kernel offers write-combining only through the sysfs file resourceN_wc; vfio-pci maps
+// a BAR uncached. The file can be used beside vfio-pci while vfio-pci has not claimed the same BAR, if kernel lockdown
+// allows it. On amd64 the kernel's table of memory types must confirm it. arm64 has no such table: there the mapping
+// counts as asked for, and mlx5, ena and efa measure whether it combines stores, by timing them (mmio.Timing).
 func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	if err := w.check(n); err != nil {
 		return nil, err
@@ -111,9 +112,10 @@ func (w *windows) BARWC(n int) (*mmio.Window, error) {
 	return win, nil
 }
 
-// combining maps a BAR from the file resourceN_wc, which exists for prefetchable BARs. Of a split BAR it maps the uncached part from
-// resourceN, too: vfio-pci claims a BAR when it is mapped from the device's file (Linux 6.12; newer kernels when the device is opened), and a
-// kernel with CONFIG_IO_STRICT_DEVMEM then revokes all mappings from sysfs. The next store to one is SIGBUS.
+// combining maps a BAR from the file resourceN_wc, which exists for prefetchable BARs. Of a split BAR it maps the
+// uncached part from resourceN, too: vfio-pci claims a BAR when it is mapped from the device's file (Linux 6.12; newer
+// kernels when the device is opened), and a kernel with CONFIG_IO_STRICT_DEVMEM then revokes all mappings from sysfs.
+// The next store to one is SIGBUS.
 func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	name := fmt.Sprintf("resource%d_wc", n)
 	win, err := w.fromSysfs(name, true, from, size)
@@ -159,9 +161,9 @@ func (w *windows) unmapLast(win *mmio.Window) {
 	w.maps = w.maps[:last]
 }
 
-// combines reports whether x86's table of memory types lists a physical range as write-combining. If the range is already mapped
-// uncached elsewhere, as by vfio-pci, a request for write-combining succeeds but silently gets uncached (seen with Linux 7.2). If
-// the table cannot be read, shared means that this is to be expected.
+// combines reports whether x86's table of memory types lists a physical range as write-combining. If the range is
+// already mapped uncached elsewhere, as by vfio-pci, a request for write-combining succeeds but silently gets uncached
+// (seen with Linux 7.2). If the table cannot be read, shared means that this is to be expected.
 func (h *host) combines(r span, shared bool) bool {
 	table, err := os.ReadFile(filepath.Join(h.sys, "kernel/debug/x86/pat_memtype_list"))
 	if err != nil {

@@ -53,7 +53,8 @@ func driverData(attrs []Attr, request, response []byte) []Attr {
 func (c *Context) Begin(request, response []byte) error {
 	var vectors uint32
 	var support uint64
-	attrs := driverData([]Attr{out(abi.AttrGetContextNumCompVectors, Bytes(&vectors)), out(abi.AttrGetContextCoreSupport, Bytes(&support))}, request, response)
+	attrs := driverData([]Attr{out(abi.AttrGetContextNumCompVectors, Bytes(&vectors)),
+		out(abi.AttrGetContextCoreSupport, Bytes(&support))}, request, response)
 	if err := c.Call(abi.ObjectDevice, abi.MethodGetContext, attrs); err != nil {
 		return fmt.Errorf("open a context: %w", err)
 	}
@@ -110,7 +111,8 @@ func (c *Context) deregister(handle uint32) error {
 func (c *Context) CreateCQ(entries uint32, request, response []byte) (handle, size uint32, err error) {
 	attrs := driverData([]Attr{
 		{ID: abi.AttrCreateCQHandle, Kind: Create},
-		number(abi.AttrCreateCQCQE, entries), number[uint64](abi.AttrCreateCQUserHandle, 0), number[uint32](abi.AttrCreateCQCompVector, 0),
+		number(abi.AttrCreateCQCQE, entries), number[uint64](abi.AttrCreateCQUserHandle, 0),
+		number[uint32](abi.AttrCreateCQCompVector, 0),
 		out(abi.AttrCreateCQRespCQE, Bytes(&size)), {ID: abi.AttrCreateCQEventFD, Kind: FD, Value: int64(c.events)},
 	}, request, response)
 	if err := c.Call(abi.ObjectCQ, abi.MethodCQCreate, attrs); err != nil {

@@ -10,8 +10,8 @@ import (
 // created objects. Doorbell pages and rules do not need DEVX, and can belong to queue pairs for raw packets.
 type DevX struct{ *Context }
 
-// Begin opens the context, with DEVX if devx is set. The kernel returns EINVAL if the firmware has no user contexts for that. Without
-// CAP_NET_RAW the context cannot create send queues or rules.
+// Begin opens the context, with DEVX if devx is set. The kernel returns EINVAL if the firmware has no user contexts for
+// that. Without CAP_NET_RAW the context cannot create send queues or rules.
 func (d DevX) Begin(devx bool) (r abi.MLX5AllocUcontextResp, err error) {
 	q := abi.MLX5AllocUcontextReqV2{MaxCQEVersion: 1, LibCaps: abi.MLX5LibCap4KUAR | abi.MLX5LibCapDynUAR}
 	if devx {
@@ -29,20 +29,23 @@ func (d DevX) AllocPD() (uint32, error) {
 
 // Query passes a command that is of no object.
 func (d DevX) Query(command, answer []byte) error {
-	return d.Call(abi.MLX5ObjectDevX, abi.MLX5MethodDevXOther, []Attr{in(abi.MLX5AttrDevXOtherCmdIn, command), out(abi.MLX5AttrDevXOtherCmdOut, answer)})
+	return d.Call(abi.MLX5ObjectDevX, abi.MLX5MethodDevXOther,
+		[]Attr{in(abi.MLX5AttrDevXOtherCmdIn, command), out(abi.MLX5AttrDevXOtherCmdOut, answer)})
 }
 
 // EQN returns the number of the kernel's event queue of its first completion vector.
 func (d DevX) EQN() (eqn uint32, err error) {
-	err = d.Call(abi.MLX5ObjectDevX, abi.MLX5MethodDevXQueryEQN, []Attr{number[uint32](abi.MLX5AttrDevXQueryEQNUserVec, 0),
-		out(abi.MLX5AttrDevXQueryEQNDevEQN, Bytes(&eqn))})
+	err = d.Call(abi.MLX5ObjectDevX, abi.MLX5MethodDevXQueryEQN,
+		[]Attr{number[uint32](abi.MLX5AttrDevXQueryEQNUserVec, 0),
+			out(abi.MLX5AttrDevXQueryEQNDevEQN, Bytes(&eqn))})
 	return eqn, err
 }
 
 // Create passes a command that creates an object, and returns the kernel's handle. The object is destroyed with the
 // context.
 func (d DevX) Create(command, answer []byte) (handle uint32, err error) {
-	attrs := []Attr{{ID: abi.MLX5AttrDevXObjCreateHandle, Kind: Create}, in(abi.MLX5AttrDevXObjCreateCmdIn, command), out(abi.MLX5AttrDevXObjCreateCmdOut, answer)}
+	attrs := []Attr{{ID: abi.MLX5AttrDevXObjCreateHandle, Kind: Create}, in(abi.MLX5AttrDevXObjCreateCmdIn, command),
+		out(abi.MLX5AttrDevXObjCreateCmdOut, answer)}
 	err = d.Call(abi.MLX5ObjectDevXObj, abi.MLX5MethodDevXObjCreate, attrs)
 	return uint32(attrs[0].Value), err
 }
@@ -59,13 +62,16 @@ func (d DevX) Ask(handle uint32, command, answer []byte) error {
 
 // object passes a command of an object. The attributes of both methods are the same.
 func (d DevX) object(method uint16, handle uint32, command, answer []byte) error {
-	return d.Call(abi.MLX5ObjectDevXObj, method, []Attr{{ID: abi.MLX5AttrDevXObjModifyHandle, Kind: Handle, Value: int64(handle)},
+	return d.Call(abi.MLX5ObjectDevXObj, method, []Attr{{ID: abi.MLX5AttrDevXObjModifyHandle, Kind: Handle,
+		Value: int64(handle)},
 		in(abi.MLX5AttrDevXObjModifyCmdIn, command), out(abi.MLX5AttrDevXObjModifyCmdOut, answer)})
 }
 
-// RegisterUmem registers memory of the process for a ring, which has to begin where it does, or for doorbell records, and returns its ID.
+// RegisterUmem registers memory of the process for a ring, which has to begin where it does, or for doorbell records,
+// and returns its ID.
 func (d DevX) RegisterUmem(base, size uint64) (id uint32, err error) {
-	attrs := []Attr{{ID: abi.MLX5AttrDevXUmemRegHandle, Kind: Create}, number(abi.MLX5AttrDevXUmemRegAddr, base), number(abi.MLX5AttrDevXUmemRegLen, size),
+	attrs := []Attr{{ID: abi.MLX5AttrDevXUmemRegHandle, Kind: Create}, number(abi.MLX5AttrDevXUmemRegAddr, base),
+		number(abi.MLX5AttrDevXUmemRegLen, size),
 		number[uint32](abi.MLX5AttrDevXUmemRegAccess, localWrite), out(abi.MLX5AttrDevXUmemRegOutID, Bytes(&id))}
 	if err = d.Call(abi.MLX5ObjectDevXUmem, abi.MLX5MethodDevXUmemReg, attrs); err != nil {
 		return 0, fmt.Errorf("register %d bytes for queues: %w", size, noMemory(err))
@@ -83,7 +89,8 @@ func (d DevX) AllocUAR(combining bool) (page []byte, number uint32, err error) {
 	var offset uint64
 	var length uint32
 	err = d.Call(abi.MLX5ObjectUAR, abi.MLX5MethodUARObjAlloc, []Attr{{ID: abi.MLX5AttrUARObjAllocHandle, Kind: Create},
-		{ID: abi.MLX5AttrUARObjAllocType, Kind: Const, Value: kind}, out(abi.MLX5AttrUARObjAllocMmapOffset, Bytes(&offset)),
+		{ID: abi.MLX5AttrUARObjAllocType, Kind: Const, Value: kind},
+		out(abi.MLX5AttrUARObjAllocMmapOffset, Bytes(&offset)),
 		out(abi.MLX5AttrUARObjAllocMmapLength, Bytes(&length)), out(abi.MLX5AttrUARObjAllocPageID, Bytes(&number))})
 	if err != nil {
 		return nil, 0, fmt.Errorf("allocate a page of doorbells: %w", err)

@@ -22,10 +22,11 @@ const (
 	specUDP  = 0x41
 )
 
-// CreateFlow sends frames of a port to a raw-packet queue pair until it or the context is destroyed. Frames that match no flow go on to
-// the kernel. Of the flows that match, the one with the lowest priority number counts.
+// CreateFlow sends frames of a port to a raw-packet queue pair until it or the context is destroyed. Frames that match
+// no flow go on to the kernel. Of the flows that match, the one with the lowest priority number counts.
 func (c *Context) CreateFlow(qp uint32, port uint8, priority uint16, f Flow) error {
-	eth := abi.FlowSpecEth{Type: specEth, Val: abi.FlowEthFilter{DstMAC: f.MAC}, Mask: abi.FlowEthFilter{DstMAC: [6]uint8{255, 255, 255, 255, 255, 255}}}
+	eth := abi.FlowSpecEth{Type: specEth, Val: abi.FlowEthFilter{DstMAC: f.MAC},
+		Mask: abi.FlowEthFilter{DstMAC: [6]uint8{255, 255, 255, 255, 255, 255}}}
 	eth.Size = uint16(len(Bytes(&eth)))
 	ip := abi.FlowSpecIPv4{Type: specIPv4}
 	ip.Size = uint16(len(Bytes(&ip)))
@@ -40,9 +41,11 @@ func (c *Context) CreateFlow(qp uint32, port uint8, priority uint16, f Flow) err
 		binary.BigEndian.PutUint16(Bytes(&udp.Val.DstPort), f.UDP)
 		specs, n = append(specs, Bytes(&udp)...), 3
 	}
-	q := abi.CreateFlow{QPHandle: qp, FlowAttr: abi.FlowAttr{Size: uint16(len(specs)), Priority: priority, NumOfSpecs: n, Port: port}}
+	q := abi.CreateFlow{QPHandle: qp, FlowAttr: abi.FlowAttr{Size: uint16(len(specs)), Priority: priority,
+		NumOfSpecs: n, Port: port}}
 	var r abi.CreateFlowResp
-	return c.Write(abi.ExCmdCreateFlow|abi.CmdFlagExtended, append(append([]byte{}, Bytes(&q)...), specs...), Bytes(&r), nil, nil)
+	return c.Write(abi.ExCmdCreateFlow|abi.CmdFlagExtended, append(append([]byte{}, Bytes(&q)...), specs...), Bytes(&r),
+		nil, nil)
 }
 
 // network32 returns an IPv4 address in network byte order.

@@ -61,7 +61,8 @@ func Open(name string) (*Function, error) {
 // New is Open for a device that tests make: sys has its files as in sysfs.
 func New(name string, found Found, sys string, open func(Found) (Kernel, error)) (*Function, error) {
 	if drivers[found.Function.Driver] == 0 {
-		return nil, fmt.Errorf("%s: %w: not supported beside kernel driver %q", name, bus.ErrNoDevice, found.Function.Driver)
+		return nil, fmt.Errorf("%s: %w: not supported beside kernel driver %q", name, bus.ErrNoDevice,
+			found.Function.Driver)
 	}
 	f := &Function{Found: found, name: name, sys: sys, open: open}
 	var err error
@@ -161,7 +162,8 @@ func (f *Function) NUMANode() int { return f.Function.NUMANode }
 // Notes describes how the function is driven.
 func (f *Function) Notes() []string {
 	notes := []string{fmt.Sprintf("beside the kernel's driver %s, as %s", f.Function.Driver, f.Found.Name)}
-	if others := slices.DeleteFunc(slices.Clone(f.Function.Interfaces), func(s string) bool { return s == f.name }); len(others) > 0 {
+	if others := slices.DeleteFunc(slices.Clone(f.Function.Interfaces),
+		func(s string) bool { return s == f.name }); len(others) > 0 {
 		notes[0] += " (interface " + strings.Join(others, ", ") + ")"
 	}
 	if f.ReadConfig(0x100, make([]byte, 4)) != nil {

@@ -34,7 +34,8 @@ func TestHints(t *testing.T) {
 	} {
 		check.Fails(t, c.name, c.call(&Context{Kernel: failing{err: c.err}}), c.err, c.says)
 	}
-	check.Fails(t, "limited", lockedMemory(unix.ENOMEM, 8<<20, false), unix.ENOMEM, "limited to 8192 KiB", "LimitMEMLOCK")
+	check.Fails(t, "limited", lockedMemory(unix.ENOMEM, 8<<20, false), unix.ENOMEM, "limited to 8192 KiB",
+		"LimitMEMLOCK")
 	for _, c := range []struct {
 		limit uint64
 		lock  bool

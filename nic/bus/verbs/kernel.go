@@ -62,7 +62,8 @@ func open(node string, driver uint32) (*device, error) {
 	f, err := os.OpenFile(node, os.O_RDWR|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM): // not EACCES
-		return nil, fmt.Errorf("%w: %w: the device belongs to another network namespace (rdma system show)", bus.ErrRights, err)
+		return nil, fmt.Errorf("%w: %w: the device belongs to another network namespace (rdma system show)",
+			bus.ErrRights, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%w: %w%s", bus.ErrRights, err, selinux("/sys"))
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,7 +80,8 @@ const inline = 8 // input of up to 8 bytes is stored in the attribute
 func message(driver uint32, object, method uint16, attrs []Attr, pins *runtime.Pinner) ([]uint64, []abi.Attr) {
 	words := make([]uint64, (unsafe.Sizeof(abi.IoctlHdr{})+uintptr(len(attrs))*unsafe.Sizeof(abi.Attr{}))/8)
 	hdr := (*abi.IoctlHdr)(unsafe.Pointer(&words[0]))
-	*hdr = abi.IoctlHdr{Length: uint16(8 * len(words)), ObjectID: object, MethodID: method, NumAttrs: uint16(len(attrs)), DriverID: driver}
+	*hdr = abi.IoctlHdr{Length: uint16(8 * len(words)), ObjectID: object, MethodID: method,
+		NumAttrs: uint16(len(attrs)), DriverID: driver}
 	list := unsafe.Slice((*abi.Attr)(unsafe.Add(unsafe.Pointer(hdr), unsafe.Sizeof(*hdr))), len(attrs))
 	for i := range attrs {
 		a := &attrs[i]

@@ -106,14 +106,16 @@ func TestFind(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%d devices, want 2: %+v, %v", len(all), all, err)
 	}
-	for name, want := range map[string]string{"rdmap0s4": "rdmap0s4", "0000:00:04.0": "rdmap0s4", "00:04.0": "rdmap0s4", "mlx5_0": "mlx5_0", "eth1": "mlx5_0",
+	for name, want := range map[string]string{"rdmap0s4": "rdmap0s4", "0000:00:04.0": "rdmap0s4", "00:04.0": "rdmap0s4",
+		"mlx5_0": "mlx5_0", "eth1": "mlx5_0",
 		"0000:00:05.0": "mlx5_0", "eth0": "", "": "", "rxe0": ""} {
 		f, err := h.find(name)
 		if f.Name != want || (err == nil) != (want != "") {
 			t.Errorf("%q is %q, want %q (%v)", name, f.Name, want, err)
 		}
 	}
-	if f, _ := h.find("rdmap0s4"); f.Node != filepath.Join(h.dev, "infiniband/uverbs3") || f.ABI != 1 || f.Missing() != "" {
+	if f, _ := h.find("rdmap0s4"); f.Node != filepath.Join(h.dev, "infiniband/uverbs3") || f.ABI != 1 ||
+		f.Missing() != "" {
 		t.Errorf("%+v, missing %q", f, f.Missing())
 	}
 	if f, _ := h.find("mlx5_0"); !strings.Contains(f.Missing(), "modprobe ib_uverbs") {

@@ -20,8 +20,8 @@ type trap struct {
 func (t trap) ReadBAR(off uint64, p []byte) error  { return t.f.read(uint32(t.bar), off, p) }
 func (t trap) WriteBAR(off uint64, p []byte) error { return t.f.write(uint32(t.bar), off, p) }
 
-// BAR returns the registers. Every access is a message, except through pointers to doorbells, which are in memory shared with the
-// server.
+// BAR returns the registers. Every access is a message, except through pointers to doorbells, which are in memory
+// shared with the server.
 func (f *Function) BAR(n int) (*mmio.Window, error) {
 	if n < 0 || n > 5 {
 		return nil, fmt.Errorf("%s: there is no BAR %d", f.Name(), n)
@@ -65,7 +65,8 @@ func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, 
 	}
 	info, caps, fds, err := f.regionInfo(region)
 	defer bus.CloseFiles(fds)
-	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps || len(fds) != 1 {
+	if err != nil || info.Flags&(proto.RegionMmap|proto.RegionCaps) != proto.RegionMmap|proto.RegionCaps ||
+		len(fds) != 1 {
 		return nil, nil, err
 	}
 	ours, areas, err := parseCaps(caps)
@@ -76,7 +77,8 @@ func (f *Function) mapShadow(bar int, size uint64) ([]byte, []proto.SparseArea, 
 	seals, serr := unix.FcntlInt(uintptr(fds[0]), unix.F_GET_SEALS, 0)
 	if err := unix.Fstat(fds[0], &st); err != nil || serr != nil || seals&unix.F_SEAL_SHRINK == 0 ||
 		info.Size < size || info.Size > uint64(st.Size) {
-		return nil, nil, fmt.Errorf("%w: memory behind BAR %d: %#x bytes of %#x, seals %#x", proto.ErrProtocol, bar, info.Size, st.Size, seals)
+		return nil, nil, fmt.Errorf("%w: memory behind BAR %d: %#x bytes of %#x, seals %#x", proto.ErrProtocol, bar,
+			info.Size, st.Size, seals)
 	}
 	mem, err := unix.Mmap(fds[0], 0, int(info.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -108,8 +110,8 @@ func (f *Function) regionInfo(index uint32) (proto.RegionInfoBody, []byte, []int
 	return q, nil, nil, fmt.Errorf("%w: region %d asks for more room each time", proto.ErrProtocol, index)
 }
 
-// parseCaps reads a region's capability chain: whether it is doorbell memory as our server offers it, and where the doorbells
-// are. Offsets are relative to the start of the region info.
+// parseCaps reads a region's capability chain: whether it is doorbell memory as our server offers it, and where the
+// doorbells are. Offsets are relative to the start of the region info.
 func parseCaps(caps []byte) (ours bool, areas []proto.SparseArea, err error) {
 	bad := fmt.Errorf("%w: capability chain %.64x", proto.ErrProtocol, caps)
 	for at, seen := uint32(32), 0; at != 0; seen++ {

@@ -57,8 +57,8 @@ const (
 	cmdBusMaster = 1 << 2
 )
 
-// Dial connects to the server at path, negotiates a version, and enables memory space, as the kernel's vfio-pci does. Bus
-// mastering is off.
+// Dial connects to the server at path, negotiates a version, and enables memory space, as the kernel's vfio-pci does.
+// Bus mastering is off.
 func Dial(path string) (*Function, error) {
 	sock, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -105,7 +105,8 @@ func (f *Function) start() error {
 		return err
 	}
 	if f.info.Flags&proto.InfoPCI == 0 || f.info.Regions <= proto.RegionConfig {
-		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", proto.ErrProtocol, f.info.Flags, f.info.Regions)
+		return fmt.Errorf("%w: not a PCI function: flags %#x, %d regions", proto.ErrProtocol, f.info.Flags,
+			f.info.Regions)
 	}
 	var words [3]uint32
 	for i, off := range []int{offID, offRevision, offSubsystem} {
@@ -115,7 +116,8 @@ func (f *Function) start() error {
 		}
 		words[i] = le.Uint32(b[:])
 	}
-	f.id = pci.ID{Vendor: uint16(words[0]), Device: uint16(words[0] >> 16), Revision: uint8(words[1]), Class: words[1] >> 8,
+	f.id = pci.ID{Vendor: uint16(words[0]), Device: uint16(words[0] >> 16), Revision: uint8(words[1]),
+		Class:     words[1] >> 8,
 		SubVendor: uint16(words[2]), SubDevice: uint16(words[2] >> 16)}
 	return f.command(cmdBusMaster, cmdMemory)
 }
@@ -124,8 +126,8 @@ func (f *Function) Name() string    { return "vfio-user:" + f.path }
 func (f *Function) ID() pci.ID      { return f.id }
 func (f *Function) Simulated() bool { return true }
 
-// Transactions returns the PCIe transactions that the model has counted since it was created, by kind. Other servers than ours
-// count none.
+// Transactions returns the PCIe transactions that the model has counted since it was created, by kind. Other servers
+// than ours count none.
 func (f *Function) Transactions() (map[string]int64, error) {
 	if f.info.Regions <= proto.RegionCounts {
 		return nil, nil
@@ -138,7 +140,8 @@ func (f *Function) Transactions() (map[string]int64, error) {
 	if _, err := proto.Decode(b, &c); err != nil {
 		return nil, err
 	}
-	return map[string]int64{"mmio read": int64(c.MMIORead), "mmio write": int64(c.MMIOWrite), "dma read": int64(c.DMARead),
+	return map[string]int64{"mmio read": int64(c.MMIORead), "mmio write": int64(c.MMIOWrite),
+		"dma read":  int64(c.DMARead),
 		"dma write": int64(c.DMAWrite)}, nil
 }
 
@@ -196,7 +199,8 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 }
 
 func (f *Function) write(region uint32, off uint64, p []byte) error {
-	r, err := f.conn.Call(proto.CmdRegionWrite, proto.Encode(proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
+	r, err := f.conn.Call(proto.CmdRegionWrite, proto.Encode(
+		proto.AccessBody{Offset: off, Region: region, Count: uint32(len(p))}, p))
 	r.CloseFDs()
 	return err
 }
@@ -236,7 +240,8 @@ func (f *Function) Reset() error {
 	return f.command(cmdBusMaster, cmdMemory)
 }
 
-// Map maps whole pages for the device at a random address, through the file behind them, or by messages if there is none.
+// Map maps whole pages for the device at a random address, through the file behind them, or by messages if there is
+// none.
 func (f *Function) Map(m dma.Memory) (uint64, error) {
 	size := uint64(len(m.Bytes))
 	if size == 0 || size%4096 != 0 || uintptr(unsafe.Pointer(&m.Bytes[0]))%4096 != 0 || m.Off < 0 {
@@ -307,8 +312,8 @@ func (f *Function) Unmap(iova uint64, size int) error {
 	return nil
 }
 
-// Close turns bus mastering off and disconnects; the server drops the mappings. Windows read all ones afterwards; pointers into
-// them must not be used any more.
+// Close turns bus mastering off and disconnects; the server drops the mappings. Windows read all ones afterwards;
+// pointers into them must not be used any more.
 func (f *Function) Close() error {
 	err := f.SetBusMaster(false)
 	if errors.Is(err, proto.ErrClosed) {

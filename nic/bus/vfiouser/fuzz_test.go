@@ -24,18 +24,25 @@ func pipe(t testing.TB) (a, b *net.UnixConn) {
 	return c[0], c[1]
 }
 
-// FuzzClient feeds arbitrary replies to a client that opens the function and uses it. Each piece of data is the body of one
-// reply.
+// FuzzClient feeds arbitrary replies to a client that opens the function and uses it. Each piece of data is the body of
+// one reply.
 func FuzzClient(f *testing.F) {
-	shadow := proto.Encode(proto.RegionInfoBody{Argsz: 64, Flags: 15, Index: proto.RegionShadow, CapOffset: 32, Size: 4096}, proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 48}, Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
-		proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: 1}, proto.SparseArea{Size: 64})
+	shadow := proto.Encode(proto.RegionInfoBody{Argsz: 64, Flags: 15, Index: proto.RegionShadow, CapOffset: 32,
+		Size: 4096}, proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 48},
+		Type: proto.ShadowType, Subtype: proto.ShadowSubtype},
+		proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: 1},
+		proto.SparseArea{Size: 64})
 	config := proto.Encode(proto.AccessBody{Region: 7, Count: 4}, uint32(0x7ec41b36))
-	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), shadow, true)
-	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: 9, IRQs: 5}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 1 << 63}), shadow, false)
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions,
+		IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), shadow,
+		true)
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: 9, IRQs: 5}), config,
+		proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 1 << 63}), shadow, false)
 	f.Add(proto.Encode(proto.Version{Major: 1}), []byte{}, []byte{}, []byte{}, []byte{}, false)
 	loop := append([]byte(nil), shadow...)
 	le.PutUint32(loop[32+4:], 32) // a capability that is its own next
-	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions, IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), loop, true)
+	f.Add(proto.VersionBody(), proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions,
+		IRQs: proto.NumIRQs}), config, proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Size: 4096}), loop, true)
 	f.Fuzz(func(t *testing.T, hello, info, config, region, shadow []byte, fd bool) {
 		near, far := pipe(t)
 		defer far.Close()
@@ -52,7 +59,8 @@ func FuzzClient(f *testing.F) {
 					body = info
 				case proto.CmdRegionRead:
 					body = config
-					if size := proto.Encode(proto.AccessBody{}); len(config) >= len(size) && len(m.Body) >= len(size) && config[0] == 0 {
+					if size := proto.Encode(proto.AccessBody{}); len(config) >= len(size) && len(m.Body) >= len(size) &&
+						config[0] == 0 {
 						// Reply with the requested index and length, otherwise the client stops at the first reply.
 						n := int(le.Uint32(m.Body[12:]))
 						body = append(slices.Clone(m.Body[:len(size)]), make([]byte, min(n, 4096))...)
@@ -72,7 +80,8 @@ func FuzzClient(f *testing.F) {
 							fds = []int{mem}
 						}
 					}
-					if len(body) >= 12 && len(m.Body) >= 12 { // the requested region, otherwise the client stops at the first reply
+					// the requested region, otherwise the client stops at the first reply
+					if len(body) >= 12 && len(m.Body) >= 12 {
 						body = slices.Clone(body)
 						copy(body[8:12], m.Body[8:12])
 					}

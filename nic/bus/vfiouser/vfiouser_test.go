@@ -48,7 +48,8 @@ func pages(t testing.TB, n int) dma.Memory {
 
 // startToy starts the device with its rings at the start of memory, and 0x1000 bytes after it.
 func startToy(bar *mmio.Window, iova uint64) {
-	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000, 0x34: iova >> 32, 0x38: 2} {
+	for off, v := range map[uint64]uint64{0x20: iova, 0x24: iova >> 32, 0x28: 2, 0x2c: 2048, 0x30: iova + 0x1000,
+		0x34: iova >> 32, 0x38: 2} {
 		bar.Write32(off, uint32(v))
 	}
 	bar.Write32(4, 1)
@@ -63,7 +64,8 @@ func client(t testing.TB) (*sim.Port, *Function) {
 
 func TestIdentityAndRegisters(t *testing.T) {
 	p, f := client(t)
-	if id := f.ID(); id.Vendor != toysim.Vendor || id.Device != toysim.Device || id.Class != 0x020000 || id.Revision != 1 {
+	if id := f.ID(); id.Vendor != toysim.Vendor || id.Device != toysim.Device || id.Class != 0x020000 ||
+		id.Revision != 1 {
 		t.Errorf("identity: %v class %#x", id, id.Class)
 	}
 	bar := must.Get(f.BAR(0))(t)
@@ -138,11 +140,13 @@ func TestInterrupts(t *testing.T) {
 		return n == 8
 	}
 	set := func(flags, index, start, count uint32, fds ...int) error {
-		_, err := f.conn.Call(proto.CmdSetIRQs, proto.Encode(proto.SetIRQsBody{Argsz: 20, Flags: flags, Index: index, Start: start, Count: count}), fds...)
+		_, err := f.conn.Call(proto.CmdSetIRQs, proto.Encode(
+			proto.SetIRQsBody{Argsz: 20, Flags: flags, Index: index, Start: start, Count: count}), fds...)
 		return err
 	}
 	// QEMU's sequence: enable without a descriptor, disable, enable with descriptors.
-	must.OK(t, errors.Join(set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0), set(0x24, proto.IRQMSIX, 0, 4, fds...)))
+	must.OK(t, errors.Join(set(0x24, proto.IRQMSIX, 0, 1), set(0x21, proto.IRQMSIX, 0, 0),
+		set(0x24, proto.IRQMSIX, 0, 4, fds...)))
 	for v, fd := range fds {
 		bar.Write32(0x50, uint32(v))
 		if !fired(fd) || fired(fds[(v+1)%4]) {
@@ -185,12 +189,14 @@ func TestClientVanishes(t *testing.T) {
 		}
 		f.conn.Fail(proto.ErrClosed) // simulates the death of the process
 		<-f.ran
-		await.Until(t, "the server takes the memory and bus mastering of a client that died", func() bool { return p.Mappings() == 0 && !p.BusMaster() })
+		await.Until(t, "the server takes the memory and bus mastering of a client that died",
+			func() bool { return p.Mappings() == 0 && !p.BusMaster() })
 		a.Close()
 		f.Close()
 	}
 	dial(t, path)
-	await.Until(t, "the server closes the file descriptors of a client that left", func() bool { return openFDs(t) <= before+4 })
+	await.Until(t, "the server closes the file descriptors of a client that left",
+		func() bool { return openFDs(t) <= before+4 })
 }
 
 func openFDs(t testing.TB) int {

@@ -145,13 +145,15 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// TestTimestamps has the kernel stamp echo requests and replies: sent, then received, in order and within the round trip.
+// TestTimestamps has the kernel stamp echo requests and replies: sent, then received, in order and within the round
+// trip.
 func TestTimestamps(t *testing.T) {
 	v := veth.New(t)
 	v.Serve(t, open, nic.Options{})
 	d := must.Get(at(&v.Peer, nil))(t)
 	defer d.Close()
-	check.Equal(t, must.Get(d.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true}, "in force %+v")
+	check.Equal(t, must.Get(d.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
+		"in force %+v")
 	buf := make([]byte, 2048)
 	for seq := range uint16(20) {
 		before := time.Now().UnixNano()
@@ -192,7 +194,8 @@ func TestTimestamps(t *testing.T) {
 func TestHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/afpacket", "(*Queue).Poll", 66)
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afpacket", "(*Queue).Poll",
-		"unix.RawSyscall6", "polling.TSC", "afpacket.(*long).send", "afpacket.(*Queue).failed", "afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
+		"unix.RawSyscall6", "polling.TSC", "afpacket.(*long).send", "afpacket.(*Queue).failed",
+		"afpacket.(*header).retag", "afpacket.complete", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
 }
 

@@ -72,7 +72,8 @@ func open(o nic.Options) (_ *Device, err error) {
 		mtu = d.iface.MTU
 	}
 	if mtu < 68 || mtu > d.iface.MTU {
-		return nil, fmt.Errorf("interface %s: MTU %d: %w: the interface has %d", o.Device, mtu, nic.ErrFrameSize, d.iface.MTU)
+		return nil, fmt.Errorf("interface %s: MTU %d: %w: the interface has %d", o.Device, mtu, nic.ErrFrameSize,
+			d.iface.MTU)
 	}
 	mac := d.iface.MAC
 	if o.MAC != [6]byte{} {
@@ -234,7 +235,8 @@ func (d *Device) fanout() error {
 func (d *Device) following(o *nic.Options, mac [6]byte) (f netif.Following) {
 	if o.Match != nil {
 		d.match = o.Match
-		f = netif.Following{DownLimit: o.DownLimit, MTU: d.iface.MTU, OwnMAC: mac == d.iface.MAC, Addresses: o.Match.Addresses, Log: o.Log}
+		f = netif.Following{DownLimit: o.DownLimit, MTU: d.iface.MTU, OwnMAC: mac == d.iface.MAC,
+			Addresses: o.Match.Addresses, Log: o.Log}
 	}
 	return f
 }
@@ -327,8 +329,8 @@ func (d *Device) sendError(e unix.Errno) error {
 	return fmt.Errorf("afpacket: interface %s: sendto: %w", d.iface.Name, err)
 }
 
-// Recv implements nic.Device. A VLAN tag that the kernel took out is back in its place, and a UDP checksum that the sender
-// left to the device is complete.
+// Recv implements nic.Device. A VLAN tag that the kernel took out is back in its place, and a UDP checksum that the
+// sender left to the device is complete.
 func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 	q := d.queues[0]
 	for {

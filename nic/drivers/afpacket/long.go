@@ -60,10 +60,12 @@ func openLong(i *netif.Interface, frame, bypass int) (l long, err error) {
 	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_TX_RING, &req); err != nil {
 		return l, fmt.Errorf("PACKET_TX_RING of %d slots of %d bytes: %w", longSlots, l.size, err)
 	}
-	if l.mem, err = unix.Mmap(fd, 0, int(all), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
+	if l.mem, err = unix.Mmap(fd, 0, int(all), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
 		return l, fmt.Errorf("map the transmit ring of %d bytes: %w", all, err)
 	}
-	if err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil { // without a protocol: it receives nothing
+	// without a protocol: it receives nothing
+	if err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
 		return l, fmt.Errorf("bind: %w", err)
 	}
 	return l, nil

@@ -23,8 +23,9 @@ type Queue struct {
 
 	// Written by the polling goroutine, read by ReadStats.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
-	rxTruncated                          polling.Counter // longer than a slot: a GSO frame of a local sender, or beyond the MTU
-	txFull, txErrors                     polling.Counter
+	// longer than a slot: a GSO frame of a local sender, or beyond the MTU
+	rxTruncated      polling.Counter
+	txFull, txErrors polling.Counter
 
 	_ [32]byte // to whole cache lines, so that the heap puts no two queues into one
 }

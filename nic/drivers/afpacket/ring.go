@@ -38,8 +38,9 @@ const (
 )
 
 const (
-	tagSize = 4                                                     // an IEEE 802.1Q tag
-	reserve = 16                                                    // requested in front of each frame: room for a tag, and a multiple of the kernel's alignment
+	tagSize = 4 // an IEEE 802.1Q tag
+	// requested in front of each frame: room for a tag, and a multiple of the kernel's alignment
+	reserve = 16
 	macFrom = 32 + unix.SizeofSockaddrLinklayer + 14 + reserve + 16 // a bound of header.mac
 )
 

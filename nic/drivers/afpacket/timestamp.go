@@ -63,7 +63,8 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	}
 	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
-		in.RxHardware, in.TxHardware = false, false // ETHTOOL_GET_TS_INFO names what the interface below has, and this one passes nothing on
+		// ETHTOOL_GET_TS_INFO names what the interface below has, and this one passes nothing on
+		in.RxHardware, in.TxHardware = false, false
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("afpacket: interface %s: SIOCGHWTSTAMP: %w", d.iface.Name, err)
@@ -127,8 +128,9 @@ func (d *Device) TxTimestamp() (id uint32, t nic.Timestamp, ok bool, err error) 
 			return 0, t, false, fmt.Errorf("afpacket: interface %s: read a transmit timestamp: %w", d.iface.Name, e)
 		}
 		if t, id, ok = d.stamps.message.Stamp(); !ok || t.Nanoseconds == 0 {
-			return 0, nic.Timestamp{}, false, fmt.Errorf("afpacket: interface %s: the socket's error queue held no transmit "+
-				"timestamp", d.iface.Name)
+			return 0, nic.Timestamp{}, false,
+				fmt.Errorf("afpacket: interface %s: the socket's error queue held no transmit "+
+					"timestamp", d.iface.Name)
 		}
 		return id, t, true, nil
 	}

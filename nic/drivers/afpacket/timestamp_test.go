@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// TestNoHardwareStamps: an interface that lists hardware timestamps and does not know SIOCGHWTSTAMP has none, which is not an error. The
-// loopback interface does not know it.
+// TestNoHardwareStamps: an interface that lists hardware timestamps and does not know SIOCGHWTSTAMP has none, which is
+// not an error. The loopback interface does not know it.
 func TestNoHardwareStamps(t *testing.T) {
 	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)

@@ -47,7 +47,8 @@ func TestGeneric(t *testing.T) {
 	v.Flows(t, s)
 }
 
-// TestQueues serves two receive queues, which write to no common cache line, notes one that is not served, and refuses one that does not exist.
+// TestQueues serves two receive queues, which write to no common cache line, notes one that is not served, and refuses
+// one that does not exist.
 func TestQueues(t *testing.T) {
 	v := veth.NewQueues(t, 2)
 	d := must.Get(onHost(v, afxdp.Options{}))(t)
@@ -122,7 +123,8 @@ func TestKill(t *testing.T) {
 	check.Equal(t, attached(t, v), 0, "program %d is attached after SIGKILL")
 }
 
-// TestRights opens a device in a user namespace, which may not load an XDP program, nor lock more memory than its limit.
+// TestRights opens a device in a user namespace, which may not load an XDP program, nor lock more memory than its
+// limit.
 func TestRights(t *testing.T) {
 	needs.Root(t, "becoming another user")
 	for _, c := range []struct {
@@ -147,9 +149,11 @@ func TestRights(t *testing.T) {
 // Each capability that is missing is named.
 func TestMissingCapability(t *testing.T) {
 	v := veth.New(t)
-	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
+	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW,
+		"CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
 		v.Host.Without(t, c, func() {
-			check.Fails(t, "without "+name, check.Err(afxdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()}, afxdp.Options{})), nic.ErrRights, name)
+			check.Fails(t, "without "+name, check.Err(afxdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()},
+				afxdp.Options{})), nic.ErrRights, name)
 		})
 	}
 }
@@ -198,7 +202,8 @@ func hiddenTag(t *testing.T, open veth.Open, hook string) {
 	tagged := len(got) == len(sent)+4 && string(got[12:16]) == "\x81\x00\x60\x07"
 	t.Logf("% x; notes %q", got[:18], s.Device.Info().Notes)
 	if tagged == told {
-		t.Errorf("reply to a frame with a hidden tag: tagged %v, although the notes are %q", tagged, s.Device.Info().Notes)
+		t.Errorf("reply to a frame with a hidden tag: tagged %v, although the notes are %q", tagged,
+			s.Device.Info().Notes)
 	}
 }
 
@@ -207,6 +212,8 @@ func TestHotLoop(t *testing.T) {
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).Poll",
 		"afxdp.(*Queue).idle", "afxdp.(*Queue).reclaim", "afxdp.(*Queue).kick", "afxdp.(*Queue).post", "mmio.Store32",
 		"runtime.panicunsafeslicelen", "runtime.panicunsafeslicenilptr")
-	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).post", "mmio.Store32", "afxdp.(*Queue).kick")
-	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).reclaim", "mmio.Store32", "runtime.panicBounds") // of Send's chunks
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).post", "mmio.Store32",
+		"afxdp.(*Queue).kick")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/afxdp", "(*Queue).reclaim", "mmio.Store32",
+		"runtime.panicBounds") // of Send's chunks
 }

@@ -21,7 +21,8 @@ func (d *Device) attach(f *filter, queues int, generic bool) error {
 	features := xdpkit.AskFeatures(d.iface.Index)
 	var attempts []xdpkit.Attempt
 	add := func(hook string, ifindex int) {
-		attempts = append(attempts, xdpkit.Attempt{Hook: hook, Load: func() (*xdpkit.Program, error) { return f.load(types, d.sockets, ifindex) }})
+		attempts = append(attempts, xdpkit.Attempt{Hook: hook,
+			Load: func() (*xdpkit.Program, error) { return f.load(types, d.sockets, ifindex) }})
 	}
 	asks := features.Tells(xdpkit.VLANTag) && types.Known("bpf_xdp_metadata_rx_vlan_tag") && !generic
 	if asks {

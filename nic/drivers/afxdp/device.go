@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	ethernet    = 14   // bytes of an Ethernet header
-	tags        = 8    // bytes of two VLAN tags
-	defaultRing = 2048 // received frames in use: those that arrive within a timeslice of 4 ms at half a million per second
+	ethernet = 14 // bytes of an Ethernet header
+	tags     = 8  // bytes of two VLAN tags
+	// received frames in use: those that arrive within a timeslice of 4 ms at half a million per second
+	defaultRing = 2048
 	maxRing     = 1 << 15
 	maxSend     = 1024 // pending frames of Send
 	fewSend     = 32   // those of a responder, which does not call it
@@ -51,10 +52,10 @@ type Device struct {
 	mu    sync.Mutex       // protects info.MAC once the device is open
 }
 
-// Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues sockets
-// to its receive queues from own.Queue on. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy (the
-// interface has an XDP program already, the queue a socket, or an address another responder) and nic.ErrFrameSize (the MTU is more than a UMEM chunk
-// holds), each explained.
+// Open attaches a program to the interface o.Device in the calling thread's network namespace, and binds o.Queues
+// sockets to its receive queues from own.Queue on. It returns nic.ErrNoDevice, nic.ErrDown, nic.ErrRights, nic.ErrBusy
+// (the interface has an XDP program already, the queue a socket, or an address another responder) and nic.ErrFrameSize
+// (the MTU is more than a UMEM chunk holds), each explained.
 func Open(o nic.Options, own Options) (*Device, error) {
 	d := &Device{groups: -1}
 	if err := d.open(&o, own); err != nil {
@@ -96,7 +97,8 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	d.info = nic.Info{
-		Driver: "afxdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu, Queues: queues,
+		Driver: "afxdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: mtu,
+		Queues:  queues,
 		Backend: nic.Socket, PartialChecksums: i.Local(),
 	}
 	if o.Match == nil && queues+own.Queue < i.RxQueues {
@@ -145,7 +147,9 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return err
 	}
 	if n := i.RxQueues - queues - own.Queue; o.Match != nil && n > 0 {
-		d.watch.Impair("queues", fmt.Sprintf("%d of %d receive queues are not served: requests that the interface puts on them are lost", i.RxQueues-queues, i.RxQueues),
+		d.watch.Impair("queues",
+			fmt.Sprintf("%d of %d receive queues are not served: requests that the interface puts on them are lost",
+				i.RxQueues-queues, i.RxQueues),
 			fmt.Sprintf("ethtool -L %s combined %d, or more cpu.cores, or driver xdp", i.Name, queues))
 	}
 	return nil
@@ -253,8 +257,9 @@ func (d *Device) ReadStats(s *nic.Stats) error {
 	s.RxErrors = sum.Rx_invalid_descs
 	s.TxErrors += sum.Tx_invalid_descs
 	s.Extra = map[string]uint64{
-		"rx_dropped": sum.Rx_dropped, "rx_ring_full": sum.Rx_ring_full, "rx_fill_ring_empty_descs": sum.Rx_fill_ring_empty_descs,
-		"rx_invalid_descs": sum.Rx_invalid_descs, "tx_invalid_descs": sum.Tx_invalid_descs,
+		"rx_dropped": sum.Rx_dropped, "rx_ring_full": sum.Rx_ring_full,
+		"rx_fill_ring_empty_descs": sum.Rx_fill_ring_empty_descs,
+		"rx_invalid_descs":         sum.Rx_invalid_descs, "tx_invalid_descs": sum.Tx_invalid_descs,
 		"tx_ring_empty_descs": sum.Tx_ring_empty_descs, "kicks_again": again,
 	}
 	return nil
@@ -325,7 +330,8 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 	q.rxFrames.Add(1)
 	q.rxBytes.Add(uint64(desc.Len))
 	if int(desc.Len) > len(buf) {
-		err = fmt.Errorf("afxdp: interface %s: received %d bytes into a buffer of %d: %w", d.iface.Name, desc.Len, len(buf),
+		err = fmt.Errorf("afxdp: interface %s: received %d bytes into a buffer of %d: %w", d.iface.Name, desc.Len,
+			len(buf),
 			nic.ErrFrameSize)
 	} else {
 		n = copy(buf, q.umem[desc.Addr:][:desc.Len])
@@ -337,7 +343,8 @@ func (d *Device) Recv(buf []byte) (n int, at int64, err error) {
 	return n, at, err
 }
 
-// Close implements nic.Device. The program is detached first, so that no frame is redirected to a socket that is closing.
+// Close implements nic.Device. The program is detached first, so that no frame is redirected to a socket that is
+// closing.
 func (d *Device) Close() error {
 	var err error
 	if d.watch != nil {

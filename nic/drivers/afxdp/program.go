@@ -43,7 +43,8 @@ func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 	case o.Steer != nil:
 		s := o.Steer
 		local, remote := s.Local.Unmap(), s.Remote.Unmap()
-		if anyone := !remote.IsValid(); !anyone && (local.BitLen() != remote.BitLen() || len(s.Also) > 0) || anyone && !local.IsValid() {
+		if anyone := !remote.IsValid(); !anyone && (local.BitLen() != remote.BitLen() || len(s.Also) > 0) || anyone &&
+			!local.IsValid() {
 			return f, fmt.Errorf("steer %v to %v: want two addresses of one family", s.Remote, s.Local)
 		}
 		if len(s.UDPPorts)+len(s.EchoIDs) == 0 && !s.Neighbours {
@@ -57,7 +58,8 @@ func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 		case 4:
 			f.taken.Remote, f.taken.RemoteLo = 4, uint64(binary.LittleEndian.Uint32(b))
 		case 16:
-			f.taken.Remote, f.taken.RemoteHi, f.taken.RemoteLo = 6, binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+			f.taken.Remote, f.taken.RemoteHi, f.taken.RemoteLo = 6, binary.LittleEndian.Uint64(b),
+				binary.LittleEndian.Uint64(b[8:])
 		}
 		f.taken.Replies = bit(len(s.EchoIDs) > 0)
 		f.taken.Neighbours, f.taken.NeighbourReplies = bit(s.Neighbours), bit(s.Neighbours)
@@ -70,7 +72,8 @@ func newFilter(o *nic.Options, mac [6]byte) (f filter, err error) {
 		return f, errors.New("nothing to take: Match or Steer has no address")
 	}
 	if n := max(len(f.own4), len(f.own6)); n > fastpath.MaxAddresses {
-		return f, fmt.Errorf("%d addresses of one IP version: the XDP program takes %d at most", n, fastpath.MaxAddresses)
+		return f, fmt.Errorf("%d addresses of one IP version: the XDP program takes %d at most", n,
+			fastpath.MaxAddresses)
 	}
 	return f, nil
 }
@@ -108,7 +111,8 @@ func (f *filter) load(types *xdpkit.Types, sockets *ebpf.Map, ifindex int) (*xdp
 	}
 	us, own4, own6 := xdpkit.Identity(f.own4, f.own6)
 	if err := xdpkit.Set(spec, map[string]any{
-		pickVarOurMac: xdpkit.MAC(f.mac), pickVarUs: us, pickVarOwn4: own4, pickVarOwn6: own6, pickVarTaken: f.taken, pickVarPorts: f.ports, pickVarEchoIds: f.echoIDs,
+		pickVarOurMac: xdpkit.MAC(f.mac), pickVarUs: us, pickVarOwn4: own4, pickVarOwn6: own6, pickVarTaken: f.taken,
+		pickVarPorts: f.ports, pickVarEchoIds: f.echoIDs,
 	}); err != nil {
 		return nil, err
 	}

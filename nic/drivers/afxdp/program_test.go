@@ -35,7 +35,8 @@ var (
 
 // frame is an Ethernet frame with an IPv4, IPv6 or ARP packet.
 func frame(to [6]byte, tags int, packet []byte) []byte {
-	return corpus.Pad(corpus.Eth(to, corpus.TheirMAC, tags, map[byte]uint16{4: 0x0800, 6: 0x86dd, 0: 0x0806}[packet[0]>>4], packet), 60)
+	return corpus.Pad(corpus.Eth(to, corpus.TheirMAC, tags, map[byte]uint16{4: 0x0800, 6: 0x86dd,
+		0: 0x0806}[packet[0]>>4], packet), 60)
 }
 
 func ours(packet []byte) []byte { return frame(corpus.OurMAC, 0, packet) }
@@ -53,7 +54,8 @@ func neighbour(kind byte, target netip.Addr) []byte {
 }
 
 func arp(op byte, from, to netip.Addr) []byte {
-	return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, op}, corpus.TheirMAC[:], from.AsSlice(), make([]byte, 6), to.AsSlice())
+	return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, op}, corpus.TheirMAC[:], from.AsSlice(), make([]byte, 6),
+		to.AsSlice())
 }
 
 // load returns f's program with a map whose queue 0 has a socket, as the kernel's test run has it.
@@ -97,10 +99,13 @@ func judge(t *testing.T, p *ebpf.Program, cases []verdict) {
 	}
 }
 
-// TestMatch: every request that the responder answers is redirected. Cut short or for another MAC address it is not, nor is anything else.
+// TestMatch: every request that the responder answers is redirected. Cut short or for another MAC address it is not,
+// nor is anything else.
 func TestMatch(t *testing.T) {
-	p := load(t, nic.Options{Match: &fastpath.Config{Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, STAMPPorts: corpus.STAMPPorts}})
-	needed := map[string]int{"arp": 42, "nd": 78, "icmpv4": 42, "udpv4": 42, "stampv4": 42, "icmpv6": 62, "udpv6": 62, "stampv6": 62}
+	p := load(t, nic.Options{Match: &fastpath.Config{Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts,
+		STAMPPorts: corpus.STAMPPorts}})
+	needed := map[string]int{"arp": 42, "nd": 78, "icmpv4": 42, "udpv4": 42, "stampv4": 42, "icmpv6": 62, "udpv6": 62,
+		"stampv6": 62}
 	for tags := range 3 {
 		for _, c := range corpus.Requests(tags) {
 			judge(t, p, []verdict{{c.Name, c.Frame, redirect}})
@@ -192,7 +197,8 @@ func TestSteer(t *testing.T) {
 			{"ARP reply of another", ours(arp(2, third4, ours4)), pass},
 			{"ARP request of another", frame(all, 0, arp(1, third4, ours4)), pass},
 		})
-		p6 := load(t, nic.Options{Steer: &nic.Steer{Local: ours6, Remote: theirs6, EchoIDs: []uint16{9}, Neighbours: neighbours}})
+		p6 := load(t, nic.Options{Steer: &nic.Steer{Local: ours6, Remote: theirs6, EchoIDs: []uint16{9},
+			Neighbours: neighbours}})
 		judge(t, p6, []verdict{
 			{"reply", ours(ip6(theirs6, ours6, 58, icmp(129, 9))), redirect},
 			{"reply to the user's ping", ours(ip6(theirs6, ours6, 58, icmp(129, 8))), pass},
@@ -206,7 +212,8 @@ func TestSteer(t *testing.T) {
 }
 
 func TestTakeAll(t *testing.T) {
-	judge(t, load(t, nic.Options{}), []verdict{{"anything", corpus.Eth(all, corpus.TheirMAC, 0, 0x1234, []byte{1}), redirect}})
+	judge(t, load(t, nic.Options{}), []verdict{{"anything", corpus.Eth(all, corpus.TheirMAC, 0, 0x1234, []byte{1}),
+		redirect}})
 }
 
 // TestLargest loads a program with the largest number of addresses and all ports, and refuses one address more.
@@ -215,7 +222,8 @@ func TestLargest(t *testing.T) {
 	for i := range fastpath.MaxAddresses {
 		a := ours6.As16()
 		a[14], a[15] = byte(i>>8), byte(i)
-		c.Addresses = append(c.Addresses, netip.PrefixFrom(netip.AddrFrom16(a), 64), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 24))
+		c.Addresses = append(c.Addresses, netip.PrefixFrom(netip.AddrFrom16(a), 64),
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 24))
 	}
 	for port := range 1 << 16 {
 		c.UDPPorts = append(c.UDPPorts, uint16(port))

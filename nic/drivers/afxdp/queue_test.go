@@ -9,7 +9,8 @@ import (
 )
 
 func TestPollAllocates(t *testing.T) {
-	veth.Allocates(t, func(o nic.Options) (*Device, error) { return Open(o, Options{}) }, func(d *Device, r *fastpath.Responder) int { return d.queues[0].Poll(r) })
+	veth.Allocates(t, func(o nic.Options) (*Device, error) { return Open(o, Options{}) },
+		func(d *Device, r *fastpath.Responder) int { return d.queues[0].Poll(r) })
 }
 
 func TestChunk(t *testing.T) {

@@ -58,14 +58,15 @@ func bufferGrain(driver string) int {
 	return 1
 }
 
-// openQueue creates a socket with a UMEM of frames chunks for receiving and send for Send, and its rings. It does not bind
-// it.
+// openQueue creates a socket with a UMEM of frames chunks for receiving and send for Send, and its rings. It does not
+// bind it.
 func openQueue(frames, send, size int) (_ *Queue, err error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return nil, fmt.Errorf("AF_XDP socket: %w: it takes CAP_NET_RAW, and the program CAP_NET_ADMIN, CAP_BPF and "+
-			"CAP_PERFMON (run as root, or setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep): %w", nic.ErrRights, err)
+			"CAP_PERFMON (run as root, or setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep): %w", nic.ErrRights,
+			err)
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		return nil, fmt.Errorf("AF_XDP socket: the kernel was built without CONFIG_XDP_SOCKETS: %w", err)
 	case err != nil:
@@ -141,7 +142,8 @@ func (q *Queue) openUMEM(chunks, size int) (err error) {
 	if err != nil {
 		return fmt.Errorf("UMEM of %d bytes: %w", chunks*size, err)
 	}
-	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&q.umem[0]))), Len: uint64(len(q.umem)), Size: uint32(size)}
+	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&q.umem[0]))), Len: uint64(len(q.umem)),
+		Size: uint32(size)}
 	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, q.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)),
 		unsafe.Sizeof(reg), 0)
 	switch {
@@ -171,7 +173,8 @@ func (g *ring) open(fd int, off unix.XDPRingOffset, entries int, entry uintptr, 
 func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy bool, err error) {
 	modes := []uint16{unix.XDP_ZEROCOPY, unix.XDP_COPY}
 	if !driverHook {
-		modes = modes[1:] // a driver that fills the socket's own chunks would hand them to the stack, not to the program
+		// a driver that fills the socket's own chunks would hand them to the stack, not to the program
+		modes = modes[1:]
 	}
 	var refused error
 	for _, mode := range modes {
@@ -180,10 +183,12 @@ func (q *Queue) bind(i *netif.Interface, queue int, driverHook bool) (zeroCopy b
 		case err == nil:
 			return q.zeroCopy()
 		case errors.Is(err, unix.EBUSY):
-			return false, fmt.Errorf("interface %s, queue %d: %w: another AF_XDP socket is bound to it: bind: %w", i.Name,
+			return false, fmt.Errorf("interface %s, queue %d: %w: another AF_XDP socket is bound to it: bind: %w",
+				i.Name,
 				queue, nic.ErrBusy, err)
 		case errors.Is(err, unix.EINVAL) && queue >= i.RxQueues:
-			return false, fmt.Errorf("interface %s has no queue %d, its receive queues are 0 to %d: bind: %w", i.Name, queue,
+			return false, fmt.Errorf("interface %s has no queue %d, its receive queues are 0 to %d: bind: %w", i.Name,
+				queue,
 				i.RxQueues-1, err)
 		}
 		refused = err

@@ -59,14 +59,15 @@ func (a *admin) open() (err error) {
 	return nil
 }
 
-// mapBARs maps the entries and the doorbells. A page cannot be mapped both ways, and which pages of a BAR will be doorbells is not known
-// before they are allocated: in one BAR, both are uncached.
+// mapBARs maps the entries and the doorbells. A page cannot be mapped both ways, and which pages of a BAR will be
+// doorbells is not known before they are allocated: in one BAR, both are uncached.
 func (a *admin) mapBARs() (err error) {
 	d := a.d
 	const entries = 2
 	if d.besideDoorbells = int(d.attr.doorbellBAR) == entries; d.besideDoorbells {
 		if a.mem, err = d.card.Fn.BAR(entries); err == nil && !d.card.Fn.Simulated() {
-			d.card.FallBack("write combining in BAR 2", "uncached stores, one bus write for each 8 bytes", "the device has its doorbells in the same BAR")
+			d.card.FallBack("write combining in BAR 2", "uncached stores, one bus write for each 8 bytes",
+				"the device has its doorbells in the same BAR")
 		}
 	} else if a.mem, err = d.card.Fn.BARWC(entries); err == nil && !kit.MeasurePush(d.card.Fn) {
 		d.card.FallBackToUncached(entries, a.mem)
@@ -112,14 +113,16 @@ func (a *admin) startAdmin(reason uint32) error {
 	}
 	d.card.AddressBits = caps >> amazonadmin.CapsDMAWidthShift & amazonadmin.CapsDMAWidthMask
 	if d.card.AddressBits < 32 || d.card.AddressBits > 64 {
-		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 64", amazonadmin.ErrDevice, caps, d.card.AddressBits)
+		return d.card.Errorf("%w: CAPS is %#x: %d address bits, expected 32 to 64", amazonadmin.ErrDevice, caps,
+			d.card.AddressBits)
 	}
 	status, err := a.regs.Read(amazonadmin.DEV_STS)
 	if err != nil {
 		return err
 	}
 	if status&amazonadmin.DevStsReady == 0 {
-		return d.card.Errorf("%w: DEV_STS is %#x after the reset: the device is not ready", amazonadmin.ErrDevice, status)
+		return d.card.Errorf("%w: DEV_STS is %#x after the reset: the device is not ready", amazonadmin.ErrDevice,
+			status)
 	}
 	timeout := cmp.Or(amazonadmin.AdminTimeout(caps), adminTimeout)
 	if a.aq, err = amazonadmin.NewQueue(a.regs, d.card.Arena, adminDepth, max(timeout, leastAdmin)); err != nil {

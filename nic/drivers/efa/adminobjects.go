@@ -14,11 +14,13 @@ import (
 
 func (a *admin) protect() error {
 	var r allocated
-	if err := amazonadmin.Exec(a.aq, "allocate protection domain", &allocPD{amazonadmin.Header{Opcode: opAllocPD}}, &r); err != nil {
+	if err := amazonadmin.Exec(a.aq, "allocate protection domain", &allocPD{amazonadmin.Header{Opcode: opAllocPD}},
+		&r); err != nil {
 		return err
 	}
 	a.pd = r.number
-	if err := amazonadmin.Exec(a.aq, "allocate doorbell pages", &allocPD{amazonadmin.Header{Opcode: opAllocUAR}}, &r); err != nil {
+	if err := amazonadmin.Exec(a.aq, "allocate doorbell pages", &allocPD{amazonadmin.Header{Opcode: opAllocUAR}},
+		&r); err != nil {
 		return err
 	}
 	a.uar = r.number
@@ -38,7 +40,8 @@ func (a *admin) register(size int) (dma.Block, uint32, error) {
 	}
 	if d.attr.pageSizes>>huge&1 == 0 || errors.Is(err, dma.ErrNoRoom) { // no larger host pages are available
 		if shift = small; d.attr.pageSizes>>small&1 == 0 {
-			return b, 0, d.card.Errorf("%w: no memory region in pages of 4 KiB (page sizes %#x)", amazonadmin.ErrDevice, d.attr.pageSizes)
+			return b, 0, d.card.Errorf("%w: no memory region in pages of 4 KiB (page sizes %#x)", amazonadmin.ErrDevice,
+				d.attr.pageSizes)
 		}
 		b, err = d.card.Block(round(), 1<<small)
 	}
@@ -47,7 +50,8 @@ func (a *admin) register(size int) (dma.Block, uint32, error) {
 	}
 	pages := len(b.Bytes) >> shift
 	if pages > int(d.queue.maxMRPages) {
-		return b, 0, d.card.Errorf("messages take %d pages of %d KiB, the device has up to %d in a region: take a smaller ring, or huge pages",
+		return b, 0, d.card.Errorf(
+			"messages take %d pages of %d KiB, the device has up to %d in a region: take a smaller ring, or huge pages",
 			pages, 1<<shift>>10, d.queue.maxMRPages)
 	}
 	c := regMR{Header: amazonadmin.Header{Opcode: opRegMR}, pd: a.pd, length: uint64(len(b.Bytes)), flags: uint8(shift),
@@ -111,8 +115,10 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		return err
 	}
 	p.rq = kit.Pointer(rq)
-	c := createQP{Header: amazonadmin.Header{Opcode: opCreateQP}, pd: a.pd, kind: 2, rqBase: rq.IOVA, sendCQ: tx, recvCQ: rx,
-		sqBytes: d.sqDepth * d.entry, sqDepth: d.sqDepth, rqBytes: uint32(d.ring * descSize), rqDepth: uint32(d.ring), uar: a.uar}
+	c := createQP{Header: amazonadmin.Header{Opcode: opCreateQP}, pd: a.pd, kind: 2, rqBase: rq.IOVA, sendCQ: tx,
+		recvCQ:  rx,
+		sqBytes: d.sqDepth * d.entry, sqDepth: d.sqDepth, rqBytes: uint32(d.ring * descSize), rqDepth: uint32(d.ring),
+		uar: a.uar}
 	if !s.Reliable() {
 		c.kind = 1
 	}
@@ -124,7 +130,8 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	}
 	p.number = uint32(r.number)
 	if uint32(r.sendSub) >= uint32(d.queue.subCQs) || uint32(r.recvSub) >= uint32(d.queue.subCQs) {
-		return d.card.Errorf("%w: queue pair %d goes by rings %d and %d of %d", amazonadmin.ErrDevice, r.number, r.sendSub, r.recvSub, d.queue.subCQs)
+		return d.card.Errorf("%w: queue pair %d goes by rings %d and %d of %d", amazonadmin.ErrDevice, r.number,
+			r.sendSub, r.recvSub, d.queue.subCQs)
 	}
 	if p.sqDB, err = a.doorbell(r.sqDoorbell); err != nil {
 		return err
@@ -134,7 +141,8 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	}
 	size := uint64(d.sqDepth * d.entry)
 	if uint64(r.llq)+size > a.mem.Size() || r.llq%64 != 0 {
-		return d.card.Errorf("%w: send queue of %#x bytes at %#x of BAR 2, which has %#x", amazonadmin.ErrDevice, size, r.llq, a.mem.Size())
+		return d.card.Errorf("%w: send queue of %#x bytes at %#x of BAR 2, which has %#x", amazonadmin.ErrDevice, size,
+			r.llq, a.mem.Size())
 	}
 	if p.llq, err = a.mem.Pointer(uint64(r.llq), size); err != nil {
 		return err
@@ -149,7 +157,8 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		{mask: ready, from: stateRTR, state: stateRTS},
 	} {
 		m.Header, m.handle = amazonadmin.Header{Opcode: opModifyQP}, r.handle
-		if err := amazonadmin.Exec(a.aq, fmt.Sprintf("modify queue pair to state %d", m.state), &m, new(amazonadmin.Completion)); err != nil {
+		if err := amazonadmin.Exec(a.aq, fmt.Sprintf("modify queue pair to state %d", m.state), &m,
+			new(amazonadmin.Completion)); err != nil {
 			return err
 		}
 	}
@@ -160,7 +169,8 @@ func (a *admin) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 func (a *admin) doorbell(off uint32) (*uint32, error) {
 	d := a.d
 	if uint64(off)+4 > a.db.Size() || off%4 != 0 {
-		return nil, d.card.Errorf("%w: doorbell at %#x of BAR %d, which has %#x bytes", amazonadmin.ErrDevice, off, d.attr.doorbellBAR, a.db.Size())
+		return nil, d.card.Errorf("%w: doorbell at %#x of BAR %d, which has %#x bytes", amazonadmin.ErrDevice, off,
+			d.attr.doorbellBAR, a.db.Size())
 	}
 	p, err := a.db.Pointer(uint64(off), 4)
 	return (*uint32)(p), err

@@ -36,8 +36,8 @@ func (o *oneWay) BARWC(n int) (*mmio.Window, error) {
 
 var _ pci.Function = (*oneWay)(nil)
 
-// TestDoorbellsBesideEntries: on devices that have the doorbells in the BAR of the send queues' entries, both are uncached. On the others the
-// entries are write-combining.
+// TestDoorbellsBesideEntries: on devices that have the doorbells in the BAR of the send queues' entries, both are
+// uncached. On the others the entries are write-combining.
 func TestDoorbellsBesideEntries(t *testing.T) {
 	for _, p := range efasim.Profiles() {
 		x := adapter(t, efasim.Options{Profile: p}, 1, nil)

@@ -80,7 +80,8 @@ type queueAttr1 struct {
 	maxQP, maxSQDepth, inline, maxRQDepth, maxCQ, maxCQDepth uint32
 	subCQs, minSQDepth, maxSendSGE, maxRecvSGE               uint16
 	maxMR, maxMRPages, maxPD, maxAH, maxLLQ                  uint32
-	maxRDMASGE, maxBatch                                     uint16 // maxBatch: 64 bytes between doorbells, 0 for no limit
+	// maxBatch: 64 bytes between doorbells, 0 for no limit
+	maxRDMASGE, maxBatch uint16
 }
 
 type queueAttr2 struct{ inlineEx uint16 }

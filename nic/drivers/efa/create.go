@@ -61,7 +61,8 @@ func (d *Device) startQueue(q *Queue) error {
 	}
 	if batch := uint32(d.queue.maxBatch) * 64 / d.entry; d.queue.maxBatch != 0 {
 		if batch == 0 {
-			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, 64*int(d.queue.maxBatch), d.entry)
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice,
+				64*int(d.queue.maxBatch), d.entry)
 		}
 		q.burst = min(q.burst, batch)
 	}
@@ -125,9 +126,9 @@ func (d *Device) createPair(p *pair, s nic.Service, rx, tx uint32) error {
 	return d.control.createQP(p, s, rx, tx)
 }
 
-// limitsRetries reports whether the queue pair's rnr_retry is set, to 0: a message to a receiver without a buffer fails at
-// once. The device would otherwise send it again indefinitely (the default of SRD: EFA_RNR_INFINITE_RETRY in libfabric's
-// prov/efa/src/efa_base_ep.h), and a client without buffers would fill the send queue of all.
+// limitsRetries reports whether the queue pair's rnr_retry is set, to 0: a message to a receiver without a buffer fails
+// at once. The device would otherwise send it again indefinitely (the default of SRD: EFA_RNR_INFINITE_RETRY in
+// libfabric's prov/efa/src/efa_base_ep.h), and a client without buffers would fill the send queue of all.
 func (d *Device) limitsRetries(s nic.Service) bool {
 	return s.Reliable() && d.attr.caps&capRNRRetry != 0
 }

@@ -46,8 +46,8 @@ const (
 // Completions (efa_io_cdesc_common): written by the device, the phase last. The first word has the same layout for
 // sends and receives:
 //
-//	15:0 request ID, 23:16 status, 24 phase (1 in the first round), 26:25 queue, 27 immediate, 30:28 operation, 31 unsolicited,
-//	47:32 queue pair; and for a receive 63:48 bytes
+//	15:0 request ID, 23:16 status, 24 phase (1 in the first round), 26:25 queue, 27 immediate, 30:28 operation,
+//	31 unsolicited, 47:32 queue pair; and for a receive 63:48 bytes
 const (
 	cqPhase     = 24
 	cqStatus    = 16

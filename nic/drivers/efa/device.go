@@ -21,7 +21,8 @@ const (
 )
 
 // The device's limits for these are known only after querying it. A ring is that of one queue pair.
-var limits = kit.Limits{Driver: "efa", Ring: 256, MinRing: 32, MaxRing: 4096, MinMTU: 64, MaxMTU: 1<<16 - 1 - grh, Queues: 64}
+var limits = kit.Limits{Driver: "efa", Ring: 256, MinRing: 32, MaxRing: 4096, MinMTU: 64, MaxMTU: 1<<16 - 1 - grh,
+	Queues: 64}
 
 // DefaultQKey is the Q_Key of ibv_ud_pingpong and perftest.
 const DefaultQKey = 0x11111111
@@ -118,7 +119,8 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	if beside := verbs.Of(fn); beside != nil {
 		d.control = &uverbs{d: d, fn: beside}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.control.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats,
+		Restart: d.restart, Release: d.control.release}); err != nil {
 		return nil, err
 	}
 	d.looking.Go(d.lookUp)
@@ -165,7 +167,8 @@ func (d *Device) pushName() string {
 
 func (d *Device) notes() []string {
 	notes := slices.Clone(d.features)
-	notes = append(notes, fmt.Sprintf("messages up to %d bytes are pushed whole by %v; for longer ones, a pointer is pushed", d.queues[0].maxInline,
+	notes = append(notes, fmt.Sprintf(
+		"messages up to %d bytes are pushed whole by %v; for longer ones, a pointer is pushed", d.queues[0].maxInline,
 		mmio.PushMethod()))
 	if d.measures() {
 		notes = append(notes, d.measured.Notes(2)...)
@@ -205,7 +208,8 @@ func (d *Device) Serve(queue int, stop *atomic.Bool, r *fastpath.Responder) erro
 // Send pushes a copy of message through a queue pair of queue 0 immediately.
 func (d *Device) Send(from nic.Service, to nic.Peer, message []byte) error {
 	if len(message) > d.card.MTU {
-		return d.card.Errorf("%w: a message of %d bytes, the device takes up to %d", nic.ErrFrameSize, len(message), d.card.MTU)
+		return d.card.Errorf("%w: a message of %d bytes, the device takes up to %d", nic.ErrFrameSize, len(message),
+			d.card.MTU)
 	}
 	if err := d.card.Gate.Call(); err != nil {
 		return err
@@ -276,8 +280,8 @@ func (d *Device) Recv(buf []byte) (int, int64, error) {
 	return d.card.Received(buf, n, at)
 }
 
-// From compares the sender in the completion of the last message: its address handle, or its GID if the device has no handle for it, and
-// its queue pair.
+// From compares the sender in the completion of the last message: its address handle, or its GID if the device has no
+// handle for it, and its queue pair.
 func (d *Device) From(to nic.Peer) bool {
 	p, err := d.peers.peer(to)
 	if err != nil {

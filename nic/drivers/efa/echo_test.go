@@ -35,12 +35,15 @@ func TestEcho(t *testing.T) {
 					x.until("echo", x.echo)
 				}
 				n := x.next // on a busy machine more than were awaited: a late echo is requested again
-				x.until("each message to be answered", func() bool { return x.resp.Stats()[fastpath.AnsweredMessage] >= n })
+				x.until("each message to be answered", func() bool {
+					return x.resp.Stats()[fastpath.AnsweredMessage] >= n
+				})
 				x.settle()
 				if st := x.resp.Stats(); st[fastpath.AnsweredMessage] != n || st.Refused() != 0 {
 					t.Errorf("counted %v", st)
 				}
-				if s, c := x.stats(), x.client.stats(); s.RxFrames < n || s.TxFrames < n || s.TxErrors+s.RxErrors+s.RxDropped+s.Resets+c.TxErrors != 0 {
+				if s, c := x.stats(), x.client.stats(); s.RxFrames < n || s.TxFrames < n ||
+					s.TxErrors+s.RxErrors+s.RxDropped+s.Resets+c.TxErrors != 0 {
 					t.Errorf("statistics of the responder: %+v\nof the client: %+v", s, c)
 				}
 			})
@@ -97,7 +100,8 @@ func TestSTAMP(t *testing.T) {
 	x.send(p)
 	var b []byte
 	x.until("the reply", func() bool { b = x.recv(1); return b != nil })
-	if len(b) != 44 || be.Uint32(b) != 77 || be.Uint32(b[24:]) != 77 || be.Uint64(b[28:]) != 1<<40 || b[40] != 255 || be.Uint64(b[16:]) == 0 ||
+	if len(b) != 44 || be.Uint32(b) != 77 || be.Uint32(b[24:]) != 77 || be.Uint64(b[28:]) != 1<<40 || b[40] != 255 ||
+		be.Uint64(b[16:]) == 0 ||
 		be.Uint64(b[4:]) < be.Uint64(b[16:]) {
 		t.Errorf("reply % x", b)
 	}
@@ -116,13 +120,15 @@ func TestNoBounce(t *testing.T) {
 		x.client.dev.Queue(0).Poll(other)
 		return other.Stats()[fastpath.RefusedReply] == 3
 	})
-	if s, u := x.resp.Stats(), other.Stats(); s[fastpath.AnsweredMessage] != 3 || s.Refused() != 0 || u.Answered() != 0 {
+	if s, u := x.resp.Stats(), other.Stats(); s[fastpath.AnsweredMessage] != 3 || s.Refused() != 0 ||
+		u.Answered() != 0 {
 		t.Errorf("the first counted %v, the second %v", s, u)
 	}
 }
 
 func TestQKey(t *testing.T) {
-	x := startWith(t, efasim.Options{}, efa.Options{}, efa.Options{Services: []nic.Service{nic.EchoUD}, QKey: 0x22222222})
+	x := startWith(t, efasim.Options{}, efa.Options{}, efa.Options{Services: []nic.Service{nic.EchoUD},
+		QKey: 0x22222222})
 	for range 3 {
 		x.send(message(1, 16))
 	}
@@ -159,9 +165,11 @@ func TestCost(t *testing.T) {
 				if c.p.Polled {
 					low, high = low+n/refill, high+2*n/refill+2
 				}
-				t.Logf("%s, %v, %d bytes: %d replies cost %+v, %d of the DMA reads for receive descriptors", c.p.Name, s, size, n, k, desc)
+				t.Logf("%s, %v, %d bytes: %d replies cost %+v, %d of the DMA reads for receive descriptors", c.p.Name,
+					s, size, n, k, desc)
 				const watch = 40 // the watchdog reads the device's status once a second, and receives keep-alives
-				if k.MMIORead > watch || k.MMIOWrite < low || k.MMIOWrite > high+watch || k.DMARead-desc != reads || k.DMAWrite < 4*n || k.DMAWrite > 4*n+watch {
+				if k.MMIORead > watch || k.MMIOWrite < low || k.MMIOWrite > high+watch || k.DMARead-desc != reads ||
+					k.DMAWrite < 4*n || k.DMAWrite > 4*n+watch {
 					t.Errorf("%s, %v, %d bytes: %d replies cost %+v; want %d to %d MMIO writes, %d DMA reads beside %d for descriptors, %d DMA writes",
 						c.p.Name, s, size, n, k, low, high, reads, desc, 4*n)
 				}
@@ -224,7 +232,8 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 		}
 		return err
 	})
-	check.Equal(t, [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}, was, "handles of those that announced themselves: %d")
+	check.Equal(t, [2]uint32{x.dev.Handle(user), x.dev.Handle(once)}, was,
+		"handles of those that announced themselves: %d")
 	if n := x.m.Objects().AHs; n > 1024 || n < 256 {
 		t.Errorf("%d address handles", n)
 	}
@@ -236,8 +245,8 @@ func TestUnknownSendersDisplaceEachOther(t *testing.T) {
 	}
 }
 
-// Many senders that announce themselves displace the oldest of them, unless it announces itself again. One that was displaced is answered
-// nevertheless.
+// Many senders that announce themselves displace the oldest of them, unless it announces itself again. One that was
+// displaced is answered nevertheless.
 func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
 	x := start(t, efasim.Options{}, nic.EchoUD)
 	user := x.client.address(nic.EchoUD).GID
@@ -246,7 +255,8 @@ func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
 	x.announce(1000, 500)
 	prewarm()
 	x.announce(2000, 500)
-	check.Equal(t, x.dev.Handle(user) != efa.NoHandle, true, "a sender that announced itself again was not displaced by 500 others: %v")
+	check.Equal(t, x.dev.Handle(user) != efa.NoHandle, true,
+		"a sender that announced itself again was not displaced by 500 others: %v")
 	x.announce(3000, 500)
 	if x.dev.Handle(user) != efa.NoHandle || x.m.Objects().AHs > 1024 {
 		t.Errorf("after 1000 others: handle %d, %d address handles", x.dev.Handle(user), x.m.Objects().AHs)
@@ -254,7 +264,8 @@ func TestAnnouncedSendersDisplaceEachOther(t *testing.T) {
 	x.until("echo", x.echo)
 }
 
-// From tells the responder's queue pair from another one of its host, with and without an address handle in the completion.
+// From tells the responder's queue pair from another one of its host, with and without an address handle in the
+// completion.
 func TestFrom(t *testing.T) {
 	for _, forget := range []bool{false, true} {
 		x := start(t, efasim.Options{Profile: efasim.Profiles()[0], Seed: 3}, nic.EchoUD)
@@ -275,12 +286,14 @@ func TestFrom(t *testing.T) {
 			t.Fatal("no reply")
 		}
 		if d := x.client.dev; !d.From(peers[0]) || d.From(peers[1]) || d.From(peers[2]) || d.From(99) {
-			t.Errorf("forget %v: from the responder %v, another queue pair %v, another host %v, no peer %v", forget, d.From(peers[0]), d.From(peers[1]), d.From(peers[2]), d.From(99))
+			t.Errorf("forget %v: from the responder %v, another queue pair %v, another host %v, no peer %v", forget,
+				d.From(peers[0]), d.From(peers[1]), d.From(peers[2]), d.From(99))
 		}
 	}
 }
 
-// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They arrive as all others do.
+// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They arrive as all others
+// do.
 func TestMeasuredPush(t *testing.T) {
 	was := kit.MeasurePush
 	t.Cleanup(func() { kit.MeasurePush = was }) // after the loops have ended
@@ -291,6 +304,9 @@ func TestMeasuredPush(t *testing.T) {
 		x.until("echo", x.echo)
 	}
 	for _, d := range []*efa.Device{x.dev, x.client.dev} {
-		x.until("a result", func() bool { return strings.Contains(strings.Join(d.Info().Notes, " "), "measured: 64 bytes") })
+		x.until("a result", func() bool {
+			return strings.Contains(strings.Join(d.Info().Notes, " "),
+				"measured: 64 bytes")
+		})
 	}
 }

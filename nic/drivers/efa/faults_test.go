@@ -255,7 +255,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	x := adapter(t, efasim.Options{}, 1, nil)
 	x.m.Mute(true)
-	check.Fails(t, "a device that answers no register read", x.tryOpen(nic.Options{}, efa.Options{}), nic.ErrTimeout, "register")
+	check.Fails(t, "a device that answers no register read", x.tryOpen(nic.Options{}, efa.Options{}), nic.ErrTimeout,
+		"register")
 }
 
 func TestPush(t *testing.T) {
@@ -281,8 +282,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestQueues: with sixteen queues, each queue pair's messages are answered by its own queue, and no two queues write to the same
-// cache line.
+// TestQueues: with sixteen queues, each queue pair's messages are answered by its own queue, and no two queues write to
+// the same cache line.
 func TestQueues(t *testing.T) {
 	const queues = 16
 	a, b := sim.Pair()

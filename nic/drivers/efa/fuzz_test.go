@@ -12,7 +12,8 @@ func FuzzCompletions(f *testing.F) {
 	f.Add(make([]byte, 24))
 	f.Add([]byte{1, 0, 0, 0, 5, 0, 77, 0, 16, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{1, 0, 9, 1, 0xff, 0xff, 77, 0, 16, 0, 0, 0, 2, 0, 9, 1, 0, 0, 0, 0, 0, 0, 0, 0})
-	all := []*benchQueue{newBenchQueue(f, 16, 64, false), newBenchQueue(f, 16, 128, true), newBenchQueue(f, 100, 64, false)}
+	all := []*benchQueue{newBenchQueue(f, 16, 64, false), newBenchQueue(f, 16, 128, true),
+		newBenchQueue(f, 100, 64, false)}
 	r := newResponder(f)
 	f.Fuzz(func(t *testing.T, script []byte) {
 		b := all[len(script)%len(all)]
@@ -37,7 +38,8 @@ func FuzzCompletions(f *testing.F) {
 				*c = rxCompletion{common: w, from: w}
 			case 1: // of a message
 				length := uint64(binary.LittleEndian.Uint16(s[8:]))
-				*c = rxCompletion{common: slot | rxRound | cqReceived | number<<cqPair | length<<cqLength, from: w >> 16 & 0xFFFF_FFFF}
+				*c = rxCompletion{common: slot | rxRound | cqReceived | number<<cqPair | length<<cqLength,
+					from: w >> 16 & 0xFFFF_FFFF}
 			case 2: // of a send
 				*sent = slot | uint64(s[4])<<cqStatus | txRound | cqSent | number<<cqPair
 			case 3: // arbitrary content

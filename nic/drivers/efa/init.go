@@ -39,7 +39,8 @@ func (d *Device) tryStart(reason uint32) error {
 		return err
 	}
 	d.counted = s.Extra
-	for name, n := range map[string]uint64{"tx_bytes": s.TxBytes, "tx_pkts": s.TxFrames, "rx_bytes": s.RxBytes, "rx_pkts": s.RxFrames, "rx_drops": s.RxDropped} {
+	for name, n := range map[string]uint64{"tx_bytes": s.TxBytes, "tx_pkts": s.TxFrames, "rx_bytes": s.RxBytes,
+		"rx_pkts": s.RxFrames, "rx_drops": s.RxDropped} {
 		d.counted[name] = n
 	}
 	return nil
@@ -51,7 +52,8 @@ func (d *Device) setMTU(most uint32) error {
 		d.card.MTU = int(min(most, uint32(limits.MaxMTU)))
 	}
 	if d.card.MTU < limits.MinMTU || d.card.MTU > int(min(most, uint32(limits.MaxMTU))) {
-		return d.card.Errorf("messages of up to %d bytes: the device allows %d to %d", d.card.MTU, limits.MinMTU, min(most, uint32(limits.MaxMTU)))
+		return d.card.Errorf("messages of up to %d bytes: the device allows %d to %d", d.card.MTU, limits.MinMTU,
+			min(most, uint32(limits.MaxMTU)))
 	}
 	return nil
 }
@@ -64,7 +66,8 @@ func (d *Device) limits() error {
 	case int(a.maxQP) < queues*pairs || int(a.maxCQ) < 2*queues:
 		return d.card.Errorf("%d queues of %d queue pairs and two completion queues requested, the device has %d and %d", queues, pairs, a.maxQP, a.maxCQ)
 	case a.subCQs == 0 || a.subCQs > maxSubs:
-		return d.card.Errorf("%w: completion queues of %d rings, this driver knows 1 to %d", amazonadmin.ErrDevice, a.subCQs, maxSubs)
+		return d.card.Errorf("%w: completion queues of %d rings, this driver knows 1 to %d", amazonadmin.ErrDevice,
+			a.subCQs, maxSubs)
 	case d.ring > int(a.maxRQDepth):
 		return d.card.Errorf("ring size %d, the device takes up to %d", d.ring, a.maxRQDepth)
 	case d.inline == 0 && a.maxLLQ == 0:
@@ -98,7 +101,8 @@ func (d *Device) limits() error {
 		}
 	}
 	if depth == 0 || depth > a.maxSQDepth || a.maxLLQ != 0 && depth*d.entry > a.maxLLQ {
-		return d.card.Errorf("%w: send queues of %d to %d entries in %d bytes", amazonadmin.ErrDevice, a.minSQDepth, a.maxSQDepth, a.maxLLQ)
+		return d.card.Errorf("%w: send queues of %d to %d entries in %d bytes", amazonadmin.ErrDevice, a.minSQDepth,
+			a.maxSQDepth, a.maxLLQ)
 	}
 	d.sqDepth, d.inline = depth, push
 	most := func(n int) int { // entries of a completion ring for n completions

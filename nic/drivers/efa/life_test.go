@@ -83,7 +83,8 @@ func TestCountsAreOurs(t *testing.T) {
 	x.settle()
 	most := x.next - before + 1 // including an earlier one
 	if s := x.stats(); s.RxFrames == 0 || s.RxFrames > most || s.Extra["recv_wrs"] > most {
-		t.Errorf("%d messages received since Open, %d by the other count; at most %d came", s.RxFrames, s.Extra["recv_wrs"], most)
+		t.Errorf("%d messages received since Open, %d by the other count; at most %d came", s.RxFrames,
+			s.Extra["recv_wrs"], most)
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 
 // Sizes are derived from the device's limits; an unsupported device is rejected with its limits in the error.
 func TestLimits(t *testing.T) {
-	good := queueAttr1{maxQP: 256, maxSQDepth: 4096, inline: 32, maxRQDepth: 32768, maxCQ: 512, maxCQDepth: 32768, subCQs: 1, maxLLQ: 1 << 18}
+	good := queueAttr1{maxQP: 256, maxSQDepth: 4096, inline: 32, maxRQDepth: 32768, maxCQ: 512, maxCQDepth: 32768,
+		subCQs: 1, maxLLQ: 1 << 18}
 	for _, c := range []struct {
 		name         string
 		set          func(d *Device)

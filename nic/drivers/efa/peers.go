@@ -12,9 +12,10 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three quarters of them and
-// unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders displace only each other. A sender that
-// announces itself again becomes the newest. One whose handle went is unknown again: its next message waits for another handle, and is answered.
+// maxHandles bounds the device's address handles. Senders that announced themselves (Prewarm, Resolve) have three
+// quarters of them and unknown senders the rest. In each part the oldest is evicted for the next, so unknown senders
+// displace only each other. A sender that announces itself again becomes the newest. One whose handle went is unknown
+// again: its next message waits for another handle, and is answered.
 const maxHandles = 1024
 
 // handle is the device's address handle of one GID.

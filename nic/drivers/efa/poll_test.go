@@ -41,18 +41,21 @@ func newBenchQueue(t testing.TB, length, entry uint32, stamp bool) *benchQueue {
 	shift := func(n int) uint32 { return uint32(bits.TrailingZeros(uint(n))) }
 	b := &benchQueue{length: length, handle: 5 | 77<<16}
 	b.Queue = &Queue{
-		rxSubs: 1, txSubs: 1, rxMask: pairs*ringSize - 1, rxShift: shift(pairs * ringSize), txMask: pairs*ringSize - 1, txShift: shift(pairs * ringSize),
-		npairs: pairs, pairShift: shift(ringSize), slots: pairs * ringSize, all: uint32(slots), word: kit.Words(slots),
+		rxSubs: 1, txSubs: 1, rxMask: pairs*ringSize - 1, rxShift: shift(pairs * ringSize), txMask: pairs*ringSize - 1,
+		txShift: shift(pairs * ringSize),
+		npairs:  pairs, pairShift: shift(ringSize), slots: pairs * ringSize, all: uint32(slots), word: kit.Words(slots),
 		buf: mem(slots * int(stride)), iova: 1 << 32, stride: stride, size: benchMTU, key: 0x1234, qkey: DefaultQKey,
-		sqMask: ringSize - 1, sqShift: shift(ringSize), burst: ringSize, entry: entry, maxInline: entry - metaSize, scratch: mem(128),
+		sqMask: ringSize - 1, sqShift: shift(ringSize), burst: ringSize, entry: entry, maxInline: entry - metaSize,
+		scratch: mem(128),
 	}
 	if entry == 128 {
 		b.maxInline = 80
 	}
 	b.Queue.rx[0].at, b.Queue.tx[0].at = mem(pairs*ringSize*rxCQE), mem(pairs*ringSize*txCQE)
 	for i := range pairs {
-		b.pairs[i] = pair{llq: mem(ringSize * int(entry)), rq: mem(ringSize * descSize), free: array(ringSize), sendFree: array(sendSlots),
-			sqDB: &b.sqDB[i], rqDB: &b.rqDB[i], number: uint32(40 + i), stamp: stamp}
+		b.pairs[i] = pair{llq: mem(ringSize * int(entry)), rq: mem(ringSize * descSize), free: array(ringSize),
+			sendFree: array(sendSlots),
+			sqDB:     &b.sqDB[i], rqDB: &b.rqDB[i], number: uint32(40 + i), stamp: stamp}
 	}
 	b.pairs[0].skip = grh
 	b.reset()
@@ -67,7 +70,8 @@ func (b *benchQueue) arrive(n int) {
 		b.rxDone[b.pair]++
 		c := (*rxCompletion)(unsafe.Add(b.Queue.rx[0].at, b.rx&b.rxMask*rxCQE))
 		c.from = b.handle | b.imm<<32
-		w := d.ctrl&0xFFFF | uint64(b.rx>>b.rxShift&1^1)<<cqPhase | cqReceived | uint64(p.number)<<cqPair | uint64(b.length+p.skip)<<cqLength
+		w := d.ctrl&0xFFFF | uint64(b.rx>>b.rxShift&1^1)<<cqPhase | cqReceived | uint64(p.number)<<cqPair | uint64(
+			b.length+p.skip)<<cqLength
 		if b.imm != 0 {
 			w |= cqImmediate
 		}
@@ -88,7 +92,8 @@ func (b *benchQueue) complete(status uint64) {
 			slices.Reverse(ids)
 		}
 		for _, id := range ids {
-			*(*uint64)(unsafe.Add(b.Queue.tx[0].at, b.tx&b.txMask*txCQE)) = id | status<<cqStatus | uint64(b.tx>>b.txShift&1^1)<<cqPhase |
+			*(*uint64)(unsafe.Add(b.Queue.tx[0].at, b.tx&b.txMask*txCQE)) = id | status<<cqStatus | uint64(
+				b.tx>>b.txShift&1^1)<<cqPhase |
 				cqSent | uint64(p.number)<<cqPair
 			b.tx++
 		}
@@ -97,7 +102,8 @@ func (b *benchQueue) complete(status uint64) {
 
 func newResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	return must.Get(fastpath.NewMessages(fastpath.Config{Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
+	return must.Get(fastpath.NewMessages(fastpath.Config{Rate: fastpath.DefaultRate, Burst: 1 << 30,
+		TicksPerSecond: 1 << 30}))(t)
 }
 
 func TestPollAllocatesNothing(t *testing.T) {
@@ -126,7 +132,8 @@ func TestPushedEntry(t *testing.T) {
 			desc := *(*rxDesc)(p.rq)
 			slot := desc.ctrl & 0xFFFF
 			message := b.iova + slot*uint64(b.stride) + room
-			if want := (rxDesc{message - uint64(p.skip), slot | uint64(benchMTU+p.skip)<<16 | 0x1234<<32 | 3<<62}); desc != want {
+			if want := (rxDesc{message - uint64(p.skip), slot | uint64(benchMTU+p.skip)<<16 | 0x1234<<32 |
+				3<<62}); desc != want {
 				t.Errorf("receive descriptor %#x, want %#x", desc, want)
 			}
 			data := unsafe.Slice((*byte)(b.message(uint32(slot))), max(c.length, 1))
@@ -146,7 +153,8 @@ func TestPushedEntry(t *testing.T) {
 			}
 			check.Same(t, e[:4], want, "meta descriptor %#x")
 			if c.inline {
-				if got := unsafe.Slice((*byte)(unsafe.Add(p.llq, metaSize)), c.length); c.length > 0 && !slices.Equal(got, data) {
+				if got := unsafe.Slice((*byte)(unsafe.Add(p.llq, metaSize)), c.length); c.length > 0 &&
+					!slices.Equal(got, data) {
 					t.Errorf("data % x", got)
 				}
 			} else {
@@ -215,7 +223,8 @@ func TestRefusals(t *testing.T) {
 			}
 			must.Equal(t, b.Poll(r), 0, "answered %d")
 			if b.fault.Load() != c.fault || b.badRx.Load() != c.bad || b.sqDB[0] != 0 {
-				t.Errorf("fault %d, %d bad, doorbell %d; want fault %d, %d bad", b.fault.Load(), b.badRx.Load(), b.sqDB[0], c.fault, c.bad)
+				t.Errorf("fault %d, %d bad, doorbell %d; want fault %d, %d bad", b.fault.Load(), b.badRx.Load(),
+					b.sqDB[0], c.fault, c.bad)
 			}
 			s := r.Stats()
 			if c.want != 0 && (s[c.want] != 1 || s.Refused() != 1) {
@@ -252,7 +261,8 @@ func TestUnknownSenders(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	b.pair, b.handle = 1, noHandle|9<<16
 	b.arrive(maxUnknownSenders + 2)
-	if n := b.Poll(r); n != 0 || b.unknownSender.waiting != maxUnknownSenders || r.Stats()[fastpath.RefusedSender] != 2 {
+	if n := b.Poll(r); n != 0 || b.unknownSender.waiting != maxUnknownSenders ||
+		r.Stats()[fastpath.RefusedSender] != 2 {
 		t.Fatalf("answered %d, %d wait, counted %v", n, b.unknownSender.waiting, r.Stats())
 	}
 	for n := range uint32(maxUnknownSenders) { // as the goroutine does
@@ -264,7 +274,8 @@ func TestUnknownSenders(t *testing.T) {
 	}
 	b.Poll(r)
 	s := r.Stats()
-	if b.sqDB[1] != maxUnknownSenders-1 || s[fastpath.AnsweredMessage] != maxUnknownSenders-1 || s[fastpath.RefusedSender] != 3 || b.unknownSender.waiting != 0 {
+	if b.sqDB[1] != maxUnknownSenders-1 || s[fastpath.AnsweredMessage] != maxUnknownSenders-1 ||
+		s[fastpath.RefusedSender] != 3 || b.unknownSender.waiting != 0 {
 		t.Errorf("doorbell %d, %d wait, counted %v", b.sqDB[1], b.unknownSender.waiting, s)
 	}
 	if w := *(*[2]uint64)(b.pairs[1].llq); w[0]>>32&0xFFFF != 9 || w[1]>>32 != 6 {
@@ -329,8 +340,10 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 60)
 	nictest.StackAccesses(t, pkg, "(*Queue).complete", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 36)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).complete", "efa.(*Queue).transmit", "efa.(*Queue).ring", "efa.(*Queue).reclaim",
-		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect", "efa.(*Queue).unsettled")
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "efa.(*Queue).complete", "efa.(*Queue).transmit", "efa.(*Queue).ring",
+		"efa.(*Queue).reclaim",
+		"efa.(*Queue).bad", "efa.(*Queue).park", "efa.(*Queue).unpark", "efa.(*Queue).reflect",
+		"efa.(*Queue).unsettled")
 	nictest.HotLoop(t, pkg, "(*Queue).complete")
 	nictest.HotLoop(t, pkg, "(*Queue).transmit", "efa.(*Queue).ring", "mmio.CopyWC")
 	nictest.HotLoop(t, pkg, "(*Queue).ring", "mmio.FenceWC", "mmio.Store32")
@@ -344,7 +357,8 @@ func BenchmarkPoll(b *testing.B) {
 		name          string
 		length, entry uint32
 		batch, pair   int
-	}{{"32/srd/batch=1", 32, 64, 1, 1}, {"32/ud/batch=1", 32, 64, 1, 0}, {"32/srd/batch=32", 32, 64, 32, 1}, {"80/srd/batch=1", 80, 128, 1, 1},
+	}{{"32/srd/batch=1", 32, 64, 1, 1}, {"32/ud/batch=1", 32, 64, 1, 0}, {"32/srd/batch=32", 32, 64, 32, 1},
+		{"80/srd/batch=1", 80, 128, 1, 1},
 		{"64/srd/fetched/batch=1", 64, 64, 1, 1}} {
 		b.Run(bm.name, func(b *testing.B) {
 			q, r := newBenchQueue(b, bm.length, bm.entry, false), newResponder(b)

@@ -186,8 +186,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 
 func (q *Queue) slotWord(slot uint32) *uint32 { return (*uint32)(unsafe.Add(q.word, slot*4)) }
 
-// complete checks a receive completion's request ID and takes the buffer back from the device. It returns the queue pair,
-// or nil if the device does not have such a buffer.
+// complete checks a receive completion's request ID and takes the buffer back from the device. It returns the queue
+// pair, or nil if the device does not have such a buffer.
 func (q *Queue) complete(slot, number uint32) *pair {
 	if slot < q.slots { // before there is a pointer to its word, because the garbage collector checks pointers
 		p, word := &q.pairs[slot>>(q.pairShift&31)&(maxPairs-1)], q.slotWord(slot)
@@ -323,7 +323,8 @@ func (q *Queue) sent(w uint64) bool {
 		i = (slot - q.slots) / sendSlots
 	}
 	p := &q.pairs[i&(maxPairs-1)]
-	if slot >= q.all || *q.slotWord(slot)&slotState != slotSending || p.number != uint32(w>>cqPair)&0xFFFF || w>>25&3 != cqSent>>25 {
+	if slot >= q.all || *q.slotWord(slot)&slotState != slotSending || p.number != uint32(w>>cqPair)&0xFFFF ||
+		w>>25&3 != cqSent>>25 {
 		q.fault.Store(faultTxID)
 		return false
 	}

@@ -157,7 +157,8 @@ func startWith(t testing.TB, o efasim.Options, own, client efa.Options) *pair {
 	t.Helper()
 	a, b := sim.Pair()
 	o.Busy = true
-	x := &pair{end: adapter(t, o, 1, a), client: adapter(t, o, 2, b), resp: messages(t), size: 16, buf: make([]byte, 1<<14),
+	x := &pair{end: adapter(t, o, 1, a), client: adapter(t, o, 2, b), resp: messages(t), size: 16,
+		buf:  make([]byte, 1<<14),
 		from: client.Services[0]}
 	if own.Services == nil {
 		own.Services = []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPUD, nic.STAMPSRD}
@@ -277,7 +278,8 @@ func (x *pair) until(what string, ok func() bool) {
 	x.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); x.turn() {
 		if time.Now().After(end) {
-			x.Fatalf("%s: not in time. Responder's log:\n%s\nclient's:\n%s", what, x.log.String(), x.client.log.String())
+			x.Fatalf("%s: not in time. Responder's log:\n%s\nclient's:\n%s", what, x.log.String(),
+				x.client.log.String())
 		}
 	}
 }

@@ -31,7 +31,8 @@ func (d *Device) count() (s nic.Stats, err error) {
 	for name := range s.Extra {
 		s.Extra[name] -= d.counted[name]
 	}
-	for name, p := range map[string]*uint64{"tx_bytes": &s.TxBytes, "tx_pkts": &s.TxFrames, "rx_bytes": &s.RxBytes, "rx_pkts": &s.RxFrames,
+	for name, p := range map[string]*uint64{"tx_bytes": &s.TxBytes, "tx_pkts": &s.TxFrames, "rx_bytes": &s.RxBytes,
+		"rx_pkts":  &s.RxFrames,
 		"rx_drops": &s.RxDropped} {
 		*p = s.Extra[name]
 		delete(s.Extra, name)

@@ -44,7 +44,8 @@ func (u *uverbs) startOnce() error {
 	if err := errors.Join(u.fn.Stop(), u.d.card.Deallocate()); err != nil {
 		return err
 	}
-	return u.d.card.Stages(kit.Stage{Name: "open a context", Do: u.begin}, kit.Stage{Name: "read features", Do: u.identify}, kit.Learned)
+	return u.d.card.Stages(kit.Stage{Name: "open a context", Do: u.begin},
+		kit.Stage{Name: "read features", Do: u.identify}, kit.Learned)
 }
 
 func (u *uverbs) begin() error {
@@ -53,7 +54,8 @@ func (u *uverbs) begin() error {
 	}
 	d := u.d
 	u.ctx, u.handles = u.fn.Context(), map[uint16]uint32{}
-	ask := abi.EFAAllocUcontextCmd{SupportedCaps: abi.EFAAllocUcontextCmdSuppCapsTxBatch | abi.EFAAllocUcontextCmdSuppCapsMinSQWR}
+	ask := abi.EFAAllocUcontextCmd{SupportedCaps: abi.EFAAllocUcontextCmdSuppCapsTxBatch |
+		abi.EFAAllocUcontextCmdSuppCapsMinSQWR}
 	var r abi.EFAAllocUcontextResp
 	if err := u.ctx.Begin(verbs.Bytes(&ask), verbs.Bytes(&r)); err != nil {
 		return d.card.Errorf("%w", err)
@@ -136,7 +138,8 @@ func (u *uverbs) createCQ(name string, depth uint32, entry int) (made createdRin
 		return made, u.d.card.Errorf("%s: %w", name, err)
 	}
 	if need := int(depth) * entry * int(u.d.queue.subCQs); size != depth || r.QMmapSize < uint64(need) {
-		return made, u.d.card.Errorf("%w: %s: %d entries in %d bytes, expected %d in %d or more", nic.ErrHardware, name, size, r.QMmapSize, depth, need)
+		return made, u.d.card.Errorf("%w: %s: %d entries in %d bytes, expected %d in %d or more", nic.ErrHardware, name,
+			size, r.QMmapSize, depth, need)
 	}
 	made.index = handle
 	if made.at, err = u.mapped(r.QMmapKey, int(r.QMmapSize), false); err != nil {
@@ -170,12 +173,14 @@ func (u *uverbs) doorbell(key uint64, off uint32) (*uint32, error) {
 
 func (u *uverbs) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	d := u.d
-	q := abi.CreateQP{SendCQHandle: tx, RecvCQHandle: rx, MaxSendWR: d.sqDepth, MaxRecvWR: uint32(d.ring), MaxSendSGE: 1, MaxRecvSGE: 1,
+	q := abi.CreateQP{SendCQHandle: tx, RecvCQHandle: rx, MaxSendWR: d.sqDepth, MaxRecvWR: uint32(d.ring),
+		MaxSendSGE: 1, MaxRecvSGE: 1,
 		MaxInlineData: d.inline, QPType: verbs.QPTypeDriver}
 	if !s.Reliable() {
 		q.QPType = verbs.QPTypeUD
 	}
-	ask := abi.EFACreateQP{RQRingSize: uint32(d.ring * descSize), SQRingSize: d.sqDepth * d.entry, DriverQPType: abi.EFAQPDriverTypeSRD}
+	ask := abi.EFACreateQP{RQRingSize: uint32(d.ring * descSize), SQRingSize: d.sqDepth * d.entry,
+		DriverQPType: abi.EFAQPDriverTypeSRD}
 	var r abi.EFACreateQPResp
 	made, err := u.ctx.CreateQP(q, verbs.Bytes(&ask), verbs.Bytes(&r))
 	if err != nil {
@@ -187,10 +192,12 @@ func (u *uverbs) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 	}
 	p.number = made.QPN
 	if uint32(r.SendSubCQIdx) >= uint32(d.queue.subCQs) || uint32(r.RecvSubCQIdx) >= uint32(d.queue.subCQs) {
-		return d.card.Errorf("%w: queue pair %d goes by rings %d and %d of %d", nic.ErrHardware, p.number, r.SendSubCQIdx, r.RecvSubCQIdx, d.queue.subCQs)
+		return d.card.Errorf("%w: queue pair %d goes by rings %d and %d of %d", nic.ErrHardware, p.number,
+			r.SendSubCQIdx, r.RecvSubCQIdx, d.queue.subCQs)
 	}
 	if r.LLQDescOffset%64 != 0 || int(r.LLQDescOffset) >= os.Getpagesize() || r.RQMmapSize < uint64(ask.RQRingSize) {
-		return d.card.Errorf("%w: queue pair %d: send queue at %#x of a page, receive queue of %d bytes", nic.ErrHardware, p.number, r.LLQDescOffset, r.RQMmapSize)
+		return d.card.Errorf("%w: queue pair %d: send queue at %#x of a page, receive queue of %d bytes",
+			nic.ErrHardware, p.number, r.LLQDescOffset, r.RQMmapSize)
 	}
 	if p.rq, err = u.mapped(r.RQMmapKey, int(r.RQMmapSize), true); err != nil {
 		return d.card.Errorf("receive queue: %w", err)
@@ -218,7 +225,8 @@ func (u *uverbs) createQP(p *pair, s nic.Service, rx, tx uint32) error {
 		m.QPHandle = made.QPHandle
 		switch err := u.ctx.ModifyQP(m); {
 		case errors.Is(err, unix.EPERM):
-			return d.card.Errorf("%w: nic.qkey %#x: %w: a Q_Key with the highest bit set takes CAP_NET_RAW", nic.ErrRights, d.own.QKey, err)
+			return d.card.Errorf("%w: nic.qkey %#x: %w: a Q_Key with the highest bit set takes CAP_NET_RAW",
+				nic.ErrRights, d.own.QKey, err)
 		case err != nil:
 			return d.card.Errorf("modify queue pair to state %d: %w", m.QPState, err)
 		}

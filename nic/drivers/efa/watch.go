@@ -41,15 +41,19 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	for i, q := range d.queues {
 		switch q.fault.Load() {
 		case faultRxID:
-			return symptom("invalid_rx_req_id", resetGeneric, "queue %d: a completion of a receive that the device does not have", i), nil
+			return symptom("invalid_rx_req_id", resetGeneric,
+				"queue %d: a completion of a receive that the device does not have", i), nil
 		case faultTxID:
-			return symptom("invalid_tx_req_id", resetGeneric, "queue %d: a completion of a send that the device does not have", i), nil
+			return symptom("invalid_tx_req_id", resetGeneric,
+				"queue %d: a completion of a send that the device does not have", i), nil
 		case faultFlushed:
-			return symptom("queue_pair_error", resetGeneric, "queue %d: the device gave receives back unused: a queue pair is in error", i), nil
+			return symptom("queue_pair_error", resetGeneric,
+				"queue %d: the device gave receives back unused: a queue pair is in error", i), nil
 		}
 		for j := range q.npairs {
 			if stuck := d.missed[i][j].Waiting(&q.pairs[j].done, &q.pairs[j].posted); stuck > sendPatience {
-				return symptom("missed_tx_completion", resetGeneric, "queue %d, queue pair %d: no send was completed for %v", i, q.pairs[j].number, stuck), nil
+				return symptom("missed_tx_completion", resetGeneric,
+					"queue %d, queue pair %d: no send was completed for %v", i, q.pairs[j].number, stuck), nil
 			}
 		}
 		d.abandon(i, q)

@@ -215,8 +215,10 @@ type hostInfo struct {
 }
 
 const (
-	osLinux     = 1
-	driverMajor = 2 // some firmware creates completion queues for no other version (iPXE, ENA_HOST_INFO_VERSION_WTF; Linux's and DPDK's is 2)
+	osLinux = 1
+	// some firmware creates completion queues for no other version (iPXE, ENA_HOST_INFO_VERSION_WTF; Linux's and DPDK's
+	// is 2)
+	driverMajor = 2
 	specVersion = 2 << 8
 )
 

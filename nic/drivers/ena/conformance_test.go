@@ -22,11 +22,13 @@ func harness(o enasim.Options) nictest.Harness {
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return ena.Open(fn, o, ena.Options{}) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*ena.Device).Queue(q).Poll(r) },
 		Ring:  128, Queues: 4, Most: 16, MTU: 9000, WriteBack: 16,
-		Queue: func(d nic.Device, q int) any { return d.(*ena.Device).Queue(q) }, Registers: []string{"rxDB", "txDB", "rxHeadDB", "txHeadDB", "llq"},
+		Queue:     func(d nic.Device, q int) any { return d.(*ena.Device).Queue(q) },
+		Registers: []string{"rxDB", "txDB", "rxHeadDB", "txHeadDB", "llq"},
 	}
 }
 
-// TestConformance runs the suite on each way to transmit, and on a device that answers as late and as disordered as it may.
+// TestConformance runs the suite on each way to transmit, and on a device that answers as late and as disordered as it
+// may.
 func TestConformance(t *testing.T) {
 	for name, o := range map[string]enasim.Options{
 		"llq256": {},
@@ -58,7 +60,8 @@ func TestCost(t *testing.T) {
 		o     enasim.Options
 		limit int    // bytes that are pushed whole
 		push  uint64 // bursts of 64 bytes for each reply
-	}{{"llq 128", enasim.Options{LLQSizes: 1}, 96, 2}, {"llq 256", enasim.Options{}, 224, 4}, {"host", enasim.Options{NoLLQ: true}, -1, 0}} {
+	}{{"llq 128", enasim.Options{LLQSizes: 1}, 96, 2}, {"llq 256", enasim.Options{}, 224, 4},
+		{"host", enasim.Options{NoLLQ: true}, -1, 0}} {
 		for _, size := range []int{60, 64, 96, 97, 98, 224, 225, 1514} {
 			h := harness(c.o)
 			h.Ring = 512 // of shorter rings smaller lots are posted together
@@ -79,8 +82,10 @@ func TestCost(t *testing.T) {
 			// The watchdog runs in parallel, and acknowledges a keep-alive once a second: the event and its doorbell.
 			const events = 8
 			writes := n*(c.push+1) + n/refill
-			if k.MMIORead != 0 || k.MMIOWrite < writes || k.MMIOWrite > writes+events || k.DMAWrite < 3*n || k.DMAWrite > 3*n+events || k.DMARead < low || k.DMARead > high {
-				t.Errorf("%s, %d bytes: %d replies cost %+v; DMA reads %d to %d expected", c.name, size, n, k, low, high)
+			if k.MMIORead != 0 || k.MMIOWrite < writes || k.MMIOWrite > writes+events || k.DMAWrite < 3*n ||
+				k.DMAWrite > 3*n+events || k.DMARead < low || k.DMARead > high {
+				t.Errorf("%s, %d bytes: %d replies cost %+v; DMA reads %d to %d expected", c.name, size, n, k, low,
+					high)
 			}
 		}
 	}

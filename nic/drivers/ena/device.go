@@ -79,10 +79,11 @@ type Device struct {
 	// Why the device made no queue of wide entries, or of any in its memory: later starts do not try again.
 	refusedWide, refusedLLQ string
 
-	maxInline  int
-	ring       int
-	ringAsked  bool   // or the device's maximum
-	cqMax      uint32 // entries of the shortest completion queue that the device made instead of a longer one; 0 if it made none
+	maxInline int
+	ring      int
+	ringAsked bool // or the device's maximum
+	// entries of the shortest completion queue that the device made instead of a longer one; 0 if it made none
+	cqMax      uint32
 	txRing     int
 	features   []string // missing features, for Notes
 	linkSpeed  int
@@ -110,11 +111,12 @@ type Device struct {
 	unknown atomic.Uint64 // events
 }
 
-// Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
-// fails. The link need not be up.
+// Open resets the device, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open
+// that fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, ringAsked: o.RingSize != 0}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats,
+		Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -202,7 +204,8 @@ func (d *Device) notes() []string {
 	if d.llq == nil {
 		return append(notes, "no low-latency queues in force: the device fetches descriptor and frame of every reply")
 	}
-	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d", d.maxInline,
+	notes = append(notes, fmt.Sprintf("frames up to %d bytes are pushed whole by %v; of longer ones the first %d",
+		d.maxInline,
 		mmio.PushMethod(), d.maxInline))
 	if kit.MeasurePush(d.card.Fn) {
 		notes = append(notes, d.measured.Notes(2)...)
@@ -294,7 +297,8 @@ func (d *Device) Link() (l nic.Link, err error) {
 // Close stops the device and releases everything.
 func (d *Device) Close() error { return d.card.Close() }
 
-// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its memory.
+// release quiets the device, by its own reset and by bus mastering off in case it does not listen, and frees its
+// memory.
 func (d *Device) release() error {
 	// After a reset by another process bus mastering is off: the device is quiet, and cannot answer.
 	if on, err := pci.BusMastering(d.card.Fn); d.regs != nil && err == nil && on && !d.regs.Gone() {

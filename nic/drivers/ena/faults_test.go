@@ -66,7 +66,8 @@ func device(t testing.TB, o enasim.Options) *live {
 func start(t testing.TB, o enasim.Options) *live {
 	t.Helper()
 	x := device(t, o)
-	x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{}))(t)
+	x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: 64, Log: slog.New(slog.NewTextHandler(&x.log, nil))},
+		ena.Options{}))(t)
 	stop := devrig.Serving(x.dev, nictest.NewResponder(t))
 	t.Cleanup(func() {
 		check.OK(t, stop())
@@ -110,8 +111,8 @@ func (x *live) stats() nic.Stats {
 	return s
 }
 
-// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and answers
-// again.
+// TestRecovers breaks the device in one way at a time: the driver resets it for the right reason, counts that, and
+// answers again.
 func TestRecovers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -151,7 +152,8 @@ func TestRecovers(t *testing.T) {
 				needs.Long(t)
 			}
 			t.Parallel()
-			// Short timeouts only for the fault under test. A reset after a missed keep-alive would end the fault on a busy host.
+			// Short timeouts only for the fault under test. A reset after a missed keep-alive would end the fault on a
+			// busy host.
 			hints := enasim.Hints{Watchdog: 60000}
 			switch c.reason {
 			case 1:
@@ -208,7 +210,8 @@ func TestEvents(t *testing.T) {
 	x.until("link up", link(true))
 	hints := amazon.Event{Group: amazon.GroupNotification, Syndrome: enasim.NotifyUpdateHints}
 	binary.LittleEndian.PutUint16(hints.Data[4:], 200) // missing transmit completion, ms
-	for range 20 {                                     // Link reads them while the watchdog handles their content, under the race detector
+	// Link reads them while the watchdog handles their content, under the race detector
+	for range 20 {
 		x.m.Post(hints)
 		must.Get(x.dev.Link())(t)
 	}
@@ -242,7 +245,8 @@ func TestBadCompletions(t *testing.T) {
 func TestAllowances(t *testing.T) {
 	for _, o := range []enasim.Options{{}, {NoMetrics: true}} {
 		x := start(t, o)
-		x.m.SetAllowance(enasim.Allowance{BandwidthIn: 1, BandwidthOut: 2, Packets: 3, Conntrack: 4, LinkLocal: 5, ConntrackAvailable: 6})
+		x.m.SetAllowance(enasim.Allowance{BandwidthIn: 1, BandwidthOut: 2, Packets: 3, Conntrack: 4, LinkLocal: 5,
+			ConntrackAvailable: 6})
 		s := x.stats().Extra
 		for name, want := range map[string]uint64{"bw_in_allowance_exceeded": 1, "bw_out_allowance_exceeded": 2,
 			"pps_allowance_exceeded": 3, "conntrack_allowance_exceeded": 4, "linklocal_allowance_exceeded": 5} {
@@ -283,10 +287,12 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	x := device(t, enasim.Options{})
 	x.m.Mute(true)
-	check.Fails(t, "a device that answers no register read", check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nic.ErrTimeout, "register")
+	check.Fails(t, "a device that answers no register read", check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})),
+		nic.ErrTimeout, "register")
 	x = device(t, enasim.Options{})
 	x.m.TamperAdmin(func(b []byte) { b[0]++ })
-	check.Fails(t, "an admin completion for a command that was never sent", check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nil)
+	check.Fails(t, "an admin completion for a command that was never sent",
+		check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nil)
 }
 
 func TestFallsBack(t *testing.T) {
@@ -313,12 +319,13 @@ func TestFallsBack(t *testing.T) {
 	}
 }
 
-// TestPartsOfRing: a device that loses a frame if the part of the receive ring that its hash chooses is empty loses none
-// while the driver leaves less than an eighth of the ring without buffers.
+// TestPartsOfRing: a device that loses a frame if the part of the receive ring that its hash chooses is empty loses
+// none while the driver leaves less than an eighth of the ring without buffers.
 func TestPartsOfRing(t *testing.T) {
 	for _, ring := range []int{64, 128, 256, 512} {
 		x := device(t, enasim.Options{Parts: 8})
-		x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.DiscardHandler)}, ena.Options{}))(t)
+		x.dev = must.Get(ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.DiscardHandler)},
+			ena.Options{}))(t)
 		x.port.Stop() // the model moves in step with the loop
 		r, q := nictest.NewResponder(t), x.dev.Queue(0)
 		lost := 0
@@ -344,12 +351,13 @@ func TestPartsOfRing(t *testing.T) {
 	}
 }
 
-// TestAnswersOfSizes: the device decides how long its queues are. A completion queue may be shorter than requested, and a
-// queue of wide entries shorter than half of one of narrow entries (amzn-drivers#368).
+// TestAnswersOfSizes: the device decides how long its queues are. A completion queue may be shorter than requested, and
+// a queue of wide entries shorter than half of one of narrow entries (amzn-drivers#368).
 func TestAnswersOfSizes(t *testing.T) {
 	open := func(o enasim.Options, ring int) (*live, error) {
 		x := device(t, o)
-		dev, err := ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.NewTextHandler(&x.log, nil))}, ena.Options{})
+		dev, err := ena.Open(x.fn, nic.Options{RingSize: ring, Log: slog.New(slog.NewTextHandler(&x.log, nil))},
+			ena.Options{})
 		x.dev = dev
 		return x, err
 	}
@@ -365,7 +373,8 @@ func TestAnswersOfSizes(t *testing.T) {
 	x, err = open(enasim.Options{WideDepth: 128}, 0)
 	must.OK(t, err)
 	if i := x.dev.Info(); i.Push != "llq 256" || len(x.m.Resets()) > 1 {
-		t.Errorf("push %q after %d resets, the entries of 256 bytes are refused: %s", i.Push, len(x.m.Resets()), x.log.String())
+		t.Errorf("push %q after %d resets, the entries of 256 bytes are refused: %s", i.Push, len(x.m.Resets()),
+			x.log.String())
 	}
 	must.Close(t, x.dev)
 }
@@ -383,7 +392,8 @@ func TestRecommended(t *testing.T) {
 		{true, 96, "recommends LLQ entries of 256 bytes, 128 are used: nic.push_max is 96"},
 	} {
 		x := device(t, enasim.Options{PreferWide: c.wide})
-		x.dev = must.Get(ena.Open(x.fn, nic.Options{Log: slog.New(slog.DiscardHandler)}, ena.Options{MaxInline: c.most}))(t)
+		x.dev = must.Get(ena.Open(x.fn, nic.Options{Log: slog.New(slog.DiscardHandler)},
+			ena.Options{MaxInline: c.most}))(t)
 		notes := strings.Join(x.dev.Info().Notes, "\n")
 		if strings.Contains(notes, "recommends") != (c.says != "") || !strings.Contains(notes, c.says) {
 			t.Errorf("%+v: notes %q", c, notes)
@@ -392,7 +402,8 @@ func TestRecommended(t *testing.T) {
 	}
 }
 
-// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They reach the wire as all others do.
+// TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They reach the wire as all
+// others do.
 func TestMeasuredPush(t *testing.T) {
 	was := kit.MeasurePush
 	t.Cleanup(func() { kit.MeasurePush = was }) // after the loops have ended
@@ -403,7 +414,10 @@ func TestMeasuredPush(t *testing.T) {
 		for range 40 {
 			x.until("echo", x.echo)
 		}
-		x.until("a result", func() bool { return strings.Contains(strings.Join(x.dev.Info().Notes, " "), "measured: 64 bytes") })
+		x.until("a result", func() bool {
+			return strings.Contains(strings.Join(x.dev.Info().Notes, " "),
+				"measured: 64 bytes")
+		})
 		x.m.Fail()
 		x.until("reset", x.resets(13))
 		for range 20 {

@@ -33,13 +33,17 @@ func FuzzCompletions(f *testing.F) {
 			id := binary.LittleEndian.Uint16(s[2:])
 			switch s[0] % 5 {
 			case 0: // an arbitrary receive completion
-				*c = rxCompletion{status: binary.LittleEndian.Uint32(s[2:]), length: binary.LittleEndian.Uint16(s[5:]), id: id, offset: s[1]}
+				*c = rxCompletion{status: binary.LittleEndian.Uint32(s[2:]), length: binary.LittleEndian.Uint16(s[5:]),
+					id: id, offset: s[1]}
 			case 1: // one of a whole frame
-				*c = rxCompletion{status: phase<<rxPhase | rxFirst | rxLast, length: binary.LittleEndian.Uint16(s[6:]), id: id % 520}
+				*c = rxCompletion{status: phase<<rxPhase | rxFirst | rxLast, length: binary.LittleEndian.Uint16(s[6:]),
+					id: id % 520}
 			case 2: // a transmit completion
-				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(id%520) | uint64(s[1])<<16 | uint64(b.txHead>>b.txShift&1^1^uint32(s[0]>>3&1))<<24
+				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(id%520) | uint64(s[1])<<16 | uint64(
+					b.txHead>>b.txShift&1^1^uint32(s[0]>>3&1))<<24
 			case 3: // of the queue's transmits, in order
-				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(b.txHead&b.txMask) | uint64(b.txHead>>b.txShift&1^1)<<24
+				*(*uint64)(unsafe.Add(b.txCQ, b.txHead&b.txMask*txCQE)) = uint64(b.txHead&b.txMask) | uint64(
+					b.txHead>>b.txShift&1^1)<<24
 			case 4: // valid, as far as the test knows
 				if b.rxDone == b.rxHead && b.txDone == b.txHead {
 					b.arrive(int(s[1]%32) + 1)

@@ -33,7 +33,8 @@ func (d *Device) startAdmin(reason uint32) error {
 		return err
 	}
 	if version.Major > knownInterface {
-		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", version.Major, version.Minor, knownInterface)
+		return d.card.Errorf("interface version %d.%d: this driver knows up to %d", version.Major, version.Minor,
+			knownInterface)
 	}
 	d.version = version.String()
 	if err := d.regs.Reset(reason); err != nil {
@@ -161,7 +162,8 @@ func (d *Device) tellHost() error {
 		h.osType = v
 	}
 	copy(h.osDist[:], "Rebound")
-	return d.lacks("host attributes", set(d, "host attributes", featHost, 0, &hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
+	return d.lacks("host attributes", set(d, "host attributes", featHost, 0,
+		&hostAttr{info: amazonadmin.PutAddr(d.infoMemory.IOVA)}))
 }
 
 func (d *Device) setMTU() error {
@@ -170,7 +172,8 @@ func (d *Device) setMTU() error {
 		d.card.MTU = min(1500, int(d.attr.maxMTU))
 	}
 	if d.card.MTU < limits.MinMTU || d.card.MTU > int(d.attr.maxMTU) {
-		return d.card.Errorf("MTU %d is not within %d to %d, which the device allows", d.card.MTU, limits.MinMTU, d.attr.maxMTU)
+		return d.card.Errorf("MTU %d is not within %d to %d, which the device allows", d.card.MTU, limits.MinMTU,
+			d.attr.maxMTU)
 	}
 	mtu := uint32(d.card.MTU)
 	if !d.has(featMTU) {
@@ -188,7 +191,8 @@ func (d *Device) limits() error {
 			return err
 		}
 		m := as[maxQueuesX](&r)
-		queues, depth, txDepth = min(m.txSQ, m.txCQ, m.rxSQ, m.rxCQ), min(m.rxSQDepth, m.rxCQDepth), min(m.txSQDepth, m.txCQDepth)
+		queues, depth, txDepth = min(m.txSQ, m.txCQ, m.rxSQ, m.rxCQ), min(m.rxSQDepth, m.rxCQDepth),
+			min(m.txSQDepth, m.txCQDepth)
 		d.headerMax = m.header
 	} else {
 		r, err := d.get("queue limits", featMaxQueues, 0, 0)
@@ -196,7 +200,8 @@ func (d *Device) limits() error {
 			return err
 		}
 		m := as[maxQueues](&r)
-		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth), m.header
+		queues, depth, txDepth, d.headerMax = min(m.sq, m.cq), min(m.sqDepth, m.cqDepth), min(m.sqDepth, m.cqDepth),
+			m.header
 	}
 	d.headerMax = min(d.headerMax, 255) // maximum of the descriptor's field
 	if want := d.card.Options.Queues; uint32(want) > queues {
@@ -231,10 +236,12 @@ func (d *Device) enableEvents() error {
 		return err
 	}
 	a := as[aenqFeature](&r)
-	a.enabled = a.supported & (1<<groupLink | 1<<groupFatal | 1<<groupWarning | 1<<groupNotification | 1<<groupKeepAlive)
+	a.enabled = a.supported & (1<<groupLink | 1<<groupFatal | 1<<groupWarning | 1<<groupNotification |
+		1<<groupKeepAlive)
 	d.watchdog.enabled = a.enabled>>groupKeepAlive&1 != 0
 	if !d.watchdog.enabled {
-		d.features = append(d.features, "the device sends no keep-alive: a device that hangs shows only by transmits that stall")
+		d.features = append(d.features,
+			"the device sends no keep-alive: a device that hangs shows only by transmits that stall")
 	}
 	return set(d, "event groups", featAENQ, 0, &a)
 }
@@ -320,17 +327,20 @@ func (d *Device) create(q *Queue) error {
 	if err != nil {
 		return err
 	}
-	received, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous, cq: rx.index,
+	received, err := d.createSQ("create receive SQ", createSQ{identity: dirRx, placement: placeHost, caps3: contiguous,
+		cq:    rx.index,
 		depth: uint16(d.ring), base: amazonadmin.PutAddr(q.rxSQIOVA)})
 	if err != nil {
 		return err
 	}
 	d.rxSQ = append(d.rxSQ, received.index)
-	return d.locate(q, registers{rxDB: received.doorbell, txDB: sent.doorbell, llq: sent.llqDescs, rxHead: rx.headDB, txHead: tx.headDB})
+	return d.locate(q, registers{rxDB: received.doorbell, txDB: sent.doorbell, llq: sent.llqDescs, rxHead: rx.headDB,
+		txHead: tx.headDB})
 }
 
 func (d *Device) createCQ(depth uint32, entry int, iova uint64) (r createdCQ, err error) {
-	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth), vector: noVector, base: amazonadmin.PutAddr(iova)}
+	c := createCQ{Header: amazonadmin.Header{Opcode: opCreateCQ}, entryWord: uint8(entry / 4), depth: uint16(depth),
+		vector: noVector, base: amazonadmin.PutAddr(iova)}
 	if d.own.Debug.Vector {
 		c.vector = 0
 	}
@@ -351,7 +361,8 @@ func (d *Device) createSQ(name string, c createSQ) (r createdSQ, err error) {
 }
 
 func (d *Device) createTxSQ(q *Queue, cq uint16) (createdSQ, error) {
-	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing), base: amazonadmin.PutAddr(q.txSQIOVA)}
+	c := createSQ{identity: dirTx, placement: placeHost, caps3: contiguous, cq: cq, depth: uint16(d.txRing),
+		base: amazonadmin.PutAddr(q.txSQIOVA)}
 	if d.llq != nil {
 		c.placement = placeDevice
 	}
@@ -370,7 +381,8 @@ func (d *Device) locate(q *Queue, at registers) error {
 		to       **uint32
 		at       uint32
 		optional bool
-	}{{&q.rxDB, at.rxDB, false}, {&q.txDB, at.txDB, false}, {&q.rxHeadDB, at.rxHead, true}, {&q.txHeadDB, at.txHead, true}} {
+	}{{&q.rxDB, at.rxDB, false}, {&q.txDB, at.txDB, false}, {&q.rxHeadDB, at.rxHead, true},
+		{&q.txHeadDB, at.txHead, true}} {
 		*r.to = nil
 		if r.at == 0 && r.optional {
 			continue
@@ -389,12 +401,14 @@ func (d *Device) locate(q *Queue, at registers) error {
 	if d.llq.accel&accelLimitTxBurst != 0 {
 		q.burst = uint32(d.llq.maxBurst) / q.entry
 		if q.burst == 0 {
-			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst, q.entry)
+			return d.card.Errorf("%w: bursts of %d bytes hold no entry of %d", amazonadmin.ErrDevice, d.llq.maxBurst,
+				q.entry)
 		}
 	}
 	size := uint64(q.entry) * uint64(d.txRing)
 	if uint64(at.llq)+size > d.mem.Size() || at.llq%64 != 0 {
-		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, at.llq, size, d.mem.Size())
+		return d.card.Errorf("%w: LLQ at %#x of %#x bytes, BAR 2 has %#x", amazonadmin.ErrDevice, at.llq, size,
+			d.mem.Size())
 	}
 	var err error
 	q.llq, err = d.mem.Pointer(uint64(at.llq), size)
@@ -462,10 +476,12 @@ func (d *Device) spread() error {
 	}
 	if d.has(featRSSInput) {
 		clear(page)
-		for proto, fields := range map[int]uint16{protoIP4: fieldL3, protoIP6: fieldL3, protoUDP4: fieldL3 | fieldL4, protoUDP6: fieldL3 | fieldL4} {
+		for proto, fields := range map[int]uint16{protoIP4: fieldL3, protoIP6: fieldL3, protoUDP4: fieldL3 | fieldL4,
+			protoUDP6: fieldL3 | fieldL4} {
 			binary.LittleEndian.PutUint16(page[4*(16+proto):], fields) // the second of four arrays of 16: selected
 		}
-		if err := d.lacks("RSS hash input stays the device's", set(d, "RSS hash input", featRSSInput, 4*4*16, &struct{ have, enabled uint16 }{})); err != nil {
+		if err := d.lacks("RSS hash input stays the device's",
+			set(d, "RSS hash input", featRSSInput, 4*4*16, &struct{ have, enabled uint16 }{})); err != nil {
 			return err
 		}
 	}

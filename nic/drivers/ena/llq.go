@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// setLLQ chooses how frames reach the device: by the smallest LLQ entry that takes MaxInline bytes, or the largest that the device has;
-// by a smaller one if it refuses that; or from host memory.
+// setLLQ chooses how frames reach the device: by the smallest LLQ entry that takes MaxInline bytes, or the largest that
+// the device has; by a smaller one if it refuses that; or from host memory.
 func (d *Device) setLLQ() error {
 	d.llq, d.maxInline, d.noLLQ = nil, 0, "turned off"
 	if d.own.Push == "off" {
@@ -118,19 +118,21 @@ func (d *Device) withoutLLQ(why string) error {
 	return nil
 }
 
-// notRecommended is a note if the entries are not of the size that the device recommends: throughput may be the reason for a small size, and
-// a frame that is pushed whole the reason for the large one.
+// notRecommended is a note if the entries are not of the size that the device recommends: throughput may be the reason
+// for a small size, and a frame that is pushed whole the reason for the large one.
 func (d *Device) notRecommended() []string {
 	switch {
 	case d.llq.recommended == llqEntry128 && d.llq.entrySet == llqEntry256 && d.llq.entryHave&llqEntry128 != 0:
-		return []string{fmt.Sprintf("the device recommends LLQ entries of %d bytes, %d are used: they take frames up to %d bytes whole (nic.push_max = %d: as recommended)",
+		return []string{fmt.Sprintf(
+			"the device recommends LLQ entries of %d bytes, %d are used: they take frames up to %d bytes whole (nic.push_max = %d: as recommended)",
 			normalEntry, wideEntry, wideEntry-room, normalEntry-room)}
 	case d.llq.recommended == llqEntry256 && d.llq.entrySet == llqEntry128:
 		why := d.refusedWide
 		if d.own.MaxInline > 0 && d.own.MaxInline <= normalEntry-room {
 			why = fmt.Sprintf("nic.push_max is %d", d.own.MaxInline)
 		}
-		return []string{fmt.Sprintf("the device recommends LLQ entries of %d bytes, %d are used: %s", wideEntry, normalEntry, cmp.Or(why, "it does not take a ring of them"))}
+		return []string{fmt.Sprintf("the device recommends LLQ entries of %d bytes, %d are used: %s", wideEntry,
+			normalEntry, cmp.Or(why, "it does not take a ring of them"))}
 	}
 	return nil
 }

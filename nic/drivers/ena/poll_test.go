@@ -46,7 +46,8 @@ func (b *benchQueue) arrive(n int) {
 		at := unsafe.Add(b.buf, d.addr-b.iova)
 		copy(unsafe.Slice((*byte)(at), len(b.frame)), b.frame)
 		*(*rxCompletion)(unsafe.Add(b.rxCQ, b.rxDone&b.mask*descSize)) = rxCompletion{
-			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast | b.said, length: uint16(len(b.frame)), id: uint16(d.ctrl >> rxDescID),
+			status: (b.rxDone>>b.shift&1^1)<<rxPhase | rxFirst | rxLast | b.said, length: uint16(len(b.frame)),
+			id: uint16(d.ctrl >> rxDescID),
 		}
 		b.rxDone++
 	}
@@ -72,7 +73,8 @@ func TestPushedEntry(t *testing.T) {
 	b.arrive(1)
 	must.Equal(t, b.Poll(r), 1, "answered %d")
 	entry := unsafe.Slice((*byte)(b.llq), 128)
-	if d, want := *(*txDesc)(unsafe.Pointer(&entry[0])), (txDesc{1<<txPhase | txFirst | txMeta | metaExtValid | metaExtended | metaStore, 0}); d != want {
+	if d, want := *(*txDesc)(unsafe.Pointer(&entry[0])), (txDesc{
+		1<<txPhase | txFirst | txMeta | metaExtValid | metaExtended | metaStore, 0}); d != want {
 		t.Errorf("meta descriptor %+v, want %+v", d, want)
 	}
 	d := *(*txDesc)(unsafe.Pointer(&entry[16]))
@@ -103,7 +105,8 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 58)
 	nictest.StackAccesses(t, pkg, "(*Queue).complete", 0)
 	nictest.StackAccesses(t, pkg, "(*Queue).transmit", 24)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).complete", "ena.(*Queue).recycle", "ena.(*Queue).transmit", "ena.(*Queue).ring",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "ena.(*Queue).complete", "ena.(*Queue).recycle", "ena.(*Queue).transmit",
+		"ena.(*Queue).ring",
 		"ena.(*Queue).reclaim", "ena.(*Queue).countErrors", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, pkg, "(*Queue).complete")
 	nictest.HotLoop(t, pkg, "(*Queue).recycle")
@@ -114,7 +117,8 @@ func TestPollIsAHotLoop(t *testing.T) {
 }
 
 func TestDeviceChecksums(t *testing.T) {
-	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int), func(*fastpath.Responder) int) {
+	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int),
+		func(*fastpath.Responder) int) {
 		q := newBenchQueue(t, frame, 128)
 		q.said = []uint32{0, rxL4Checked | rxL4Err, rxL4Checked}[word]
 		return q.arrive, q.Queue.Poll
@@ -137,7 +141,8 @@ func BenchmarkPoll(b *testing.B) {
 		name  string
 		entry uint32
 		batch int
-	}{{"llq=128/batch=1", 128, 1}, {"llq=128/batch=32", 128, 32}, {"llq=256/batch=1", 256, 1}, {"llq=off/batch=1", 0, 1}, {"llq=off/batch=32", 0, 32}} {
+	}{{"llq=128/batch=1", 128, 1}, {"llq=128/batch=32", 128, 32}, {"llq=256/batch=1", 256, 1},
+		{"llq=off/batch=1", 0, 1}, {"llq=off/batch=32", 0, 32}} {
 		b.Run(bm.name, func(b *testing.B) {
 			q, r := newBenchQueue(b, nictest.EchoRequest(64), bm.entry), nictest.NewResponder(b)
 			loop := q.Queue // a load less before each pass

@@ -11,7 +11,8 @@ import (
 // TestProfiles covers the differences between instances according to public logs. The driver opens and answers on each,
 // at the expected transmit cost.
 func TestProfiles(t *testing.T) {
-	pushed, host := nictest.Cost(t, harness(enasim.Options{}), 98, 64, 1), nictest.Cost(t, harness(enasim.Options{NoLLQ: true}), 98, 64, 1)
+	pushed, host := nictest.Cost(t, harness(enasim.Options{}), 98, 64, 1),
+		nictest.Cost(t, harness(enasim.Options{NoLLQ: true}), 98, 64, 1)
 	const moderation, hash, input, attributes = 1 << 20, 1 << 10, 1 << 18, 1 << 28
 	for _, c := range []struct {
 		o     enasim.Options

@@ -41,9 +41,9 @@ type Queue struct {
 	size   uint32 // size of a slot in bytes of frame
 	mask   uint32 // depth of the receive queue - 1
 	shift  uint32 // its binary logarithm: the bit of a number that is the round
-	// lot is how many frames one pass takes at most, and how many free buffers or transmits may wait for reclaim while each
-	// pass answers something; half as many free buffers are posted together. So an eighth of the ring at most has no buffers:
-	// newer devices lose a frame if the part of the ring that its hash chooses is empty (iPXE b2e846821).
+	// lot is how many frames one pass takes at most, and how many free buffers or transmits may wait for reclaim while
+	// each pass answers something; half as many free buffers are posted together. So an eighth of the ring at most has
+	// no buffers: newer devices lose a frame if the part of the ring that its hash chooses is empty (iPXE b2e846821).
 	lot uint32
 
 	txMask    uint32 // depth of the transmit queue - 1
@@ -167,11 +167,13 @@ func (q *Queue) transmit(slot, m uint32) bool {
 	}
 	at := unsafe.Add(q.buf, slot*q.stride)
 	addr := q.iova + uint64(slot*q.stride) + room
-	ctrl := uint64(q.txTail>>(q.txShift&31)&1^1)<<txPhase | txFirst | txLast | txCompReq | uint64(id>>10)<<txIDHi | uint64(id)<<txIDLo
+	ctrl := uint64(q.txTail>>(q.txShift&31)&1^1)<<txPhase | txFirst | txLast | txCompReq | uint64(id>>10)<<txIDHi |
+		uint64(id)<<txIDLo
 	held := uint16(idOnly)
 	if q.llq == nil {
 		held = uint16(slot) + 1
-		*(*txDesc)(unsafe.Add(q.txSQ, id*descSize)) = txDesc{ctrl | uint64(m), addr | uint64(min(m, q.headerMax))<<txHeader}
+		*(*txDesc)(unsafe.Add(q.txSQ, id*descSize)) = txDesc{ctrl | uint64(m),
+			addr | uint64(min(m, q.headerMax))<<txHeader}
 	} else {
 		pushed := m
 		if m > q.maxInline {

@@ -11,18 +11,21 @@ import (
 
 // allowances are EC2's traffic shaping limits: frames beyond an allowance are queued or dropped, which often causes the
 // latency tail there. The order is that of the ENI statistics and of the customer metrics.
-var allowances = [allowanceNumber]string{"bw_in_allowance_exceeded", "bw_out_allowance_exceeded", "pps_allowance_exceeded",
+var allowances = [allowanceNumber]string{"bw_in_allowance_exceeded", "bw_out_allowance_exceeded",
+	"pps_allowance_exceeded",
 	"conntrack_allowance_exceeded", "linklocal_allowance_exceeded"}
 
 // basic reads the device's counters since its last reset.
 func (d *Device) basic() (s nic.Stats, err error) {
-	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, kind: statsBasic, scope: statsScopeEth, device: statsMyDevice}
+	c := getStats{Header: amazonadmin.Header{Opcode: opGetStats}, kind: statsBasic, scope: statsScopeEth,
+		device: statsMyDevice}
 	var r gotStats
 	if err := amazonadmin.Exec(d.aq, "get basic statistics", &c, &r); err != nil {
 		return s, err
 	}
 	var overruns uint64
-	for i, p := range []*uint64{&s.TxBytes, &s.TxFrames, &s.RxBytes, &s.RxFrames, &s.RxDropped, &s.TxErrors, &overruns} {
+	for i, p := range []*uint64{&s.TxBytes, &s.TxFrames, &s.RxBytes, &s.RxFrames, &s.RxDropped, &s.TxErrors,
+		&overruns} {
 		*p = binary.LittleEndian.Uint64(r.data[8*i:])
 	}
 	s.Extra = map[string]uint64{"rx_drops": s.RxDropped, "rx_overruns": overruns}

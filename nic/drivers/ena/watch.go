@@ -85,7 +85,8 @@ func (d *Device) check(bool) (*kit.Symptom, error) {
 	}
 	if suspended > suspendLimit {
 		return &kit.Symptom{Reason: "suspended", Code: resetFatal,
-			Why: fmt.Sprintf("the device asked to suspend traffic %v ago, and never to resume it", suspended.Round(time.Millisecond))}, nil
+			Why: fmt.Sprintf("the device asked to suspend traffic %v ago, and never to resume it",
+				suspended.Round(time.Millisecond))}, nil
 	}
 	for i, q := range d.queues {
 		if f := q.fault.Load(); f != 0 {
@@ -169,7 +170,8 @@ func (d *Device) notified(e amazonadmin.Event) {
 		d.card.Log.Warn("the device asks to suspend or resume traffic", "suspend", suspend)
 	case syndromeUpdateHints:
 		var h hints
-		for i, p := range []*uint16{&h.mmioRead, &h.watchdog, &h.missingTx, &h.missedTx, &h.adminCompletion, &h.netdevWatchdog, &h.txSGL, &h.rxSGL} {
+		for i, p := range []*uint16{&h.mmioRead, &h.watchdog, &h.missingTx, &h.missedTx, &h.adminCompletion,
+			&h.netdevWatchdog, &h.txSGL, &h.rxSGL} {
 			*p = binary.LittleEndian.Uint16(e.Data[2*i:])
 		}
 		d.times.apply(h)

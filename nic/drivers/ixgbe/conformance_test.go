@@ -37,7 +37,8 @@ func TestCost(t *testing.T) {
 		// Each reply costs: TDT; its descriptor and payload; received payload, receive write-back, transmit write-back.
 		// RDT once per 32 slots, and with it one read of the descriptors after it.
 		refills := uint64(n / 32)
-		if c.MMIORead != 0 || c.MMIOWrite != n+refills || c.DMAWrite != 3*n || c.DMARead < 2*n || c.DMARead > 2*n+2*refills {
+		if c.MMIORead != 0 || c.MMIOWrite != n+refills || c.DMAWrite != 3*n || c.DMARead < 2*n ||
+			c.DMARead > 2*n+2*refills {
 			t.Errorf("%d bytes, one at a time: %d replies cost %+v", size, n, c)
 		}
 		c = nictest.Cost(t, harness(ixgbesim.SFP), size, n, 32)

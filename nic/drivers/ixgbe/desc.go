@@ -19,7 +19,8 @@ type rxWriteback struct {
 	vlan   uint16
 }
 
-const rxLength = 32 // position of length in the 64 bits from status on, which the device writes in one write, and Poll reads at once
+// position of length in the 64 bits from status on, which the device writes in one write, and Poll reads at once
+const rxLength = 32
 
 const (
 	rxDD  = 1 << 0 // Descriptor Done

@@ -111,14 +111,15 @@ type Options struct {
 	NoSteering bool
 }
 
-// Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open that
-// fails. The link need not be up.
+// Open resets the function, programs it and starts its queues. It takes fn over: Close closes it, and so does an Open
+// that fails. The link need not be up.
 func Open(fn pci.Function, o nic.Options) (*Device, error) { return OpenWith(fn, o, Options{}) }
 
 // OpenWith is Open with this driver's options.
 func OpenWith(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.count, Stats: d.stats,
+		Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -181,8 +182,8 @@ func (d *Device) permanentMAC() (mac [6]byte) {
 	return mac
 }
 
-// allocate makes the rings and buffers in one arena. Ring bases are 128-byte aligned (§7.1.9), buffers whole KB (SRRCTL)
-// and cache lines.
+// allocate makes the rings and buffers in one arena. Ring bases are 128-byte aligned (§7.1.9), buffers whole KB
+// (SRRCTL) and cache lines.
 func (d *Device) allocate() error {
 	queues, ring := d.card.Options.Queues, d.card.Options.RingSize
 	bufSize := max(2048, (d.card.MaxFrame()+1023)&^1023)

@@ -84,7 +84,8 @@ func (d *Device) checkEEPROM() error {
 		return err
 	}
 	if want := eepromSum - sum; have != want && d.own.SkipEEPROM {
-		d.card.FallBack("a verified EEPROM", "one with a wrong checksum", "word 3Fh is %#04x, its contents ask for %#04x, and the check is switched off", have, want)
+		d.card.FallBack("a verified EEPROM", "one with a wrong checksum",
+			"word 3Fh is %#04x, its contents ask for %#04x, and the check is switched off", have, want)
 	} else if have != want {
 		return d.card.Errorf("%w: word 3Fh is %#04x, its contents ask for %#04x", ErrEEPROM, have, want)
 	}

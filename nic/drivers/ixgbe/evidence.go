@@ -3,7 +3,8 @@ package ixgbe
 // evidence reads what a probe file contains in addition to what Open needs: the EEPROM's port configuration, and the
 // X540's PHY. The observer sees the registers. Reading changes none of them.
 func (d *Device) evidence() {
-	for _, r := range []reg{regCTRL, regSTATUS, regCTRLEXT, regESDP, regEEC, regSWFWSYNC, regHLREG0, regMFLCN, regLINKS, regMMNGC, regFCCFG,
+	for _, r := range []reg{regCTRL, regSTATUS, regCTRLEXT, regESDP, regEEC, regSWFWSYNC, regHLREG0, regMFLCN, regLINKS,
+		regMMNGC, regFCCFG,
 		regRDRXCTL, regRAL(0), regRAH(0)} {
 		d.read(r)
 	}

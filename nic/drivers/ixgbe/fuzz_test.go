@@ -45,12 +45,15 @@ func FuzzWriteBacks(f *testing.F) {
 			for n := first; n != b.txTail; n++ {
 				d := b.txDesc(n & b.mask)
 				size := uint64(d.cmd & 0xffff)
-				if d.addr < b.iova || (d.addr-b.iova)%uint64(b.stride)+size > uint64(b.bufSize) || d.addr-b.iova >= uint64((b.mask+1)*b.stride) || size < minFrame {
-					t.Fatalf("%d bytes at %#x are sent; buffers begin at %#x, each of %d bytes", size, d.addr, b.iova, b.bufSize)
+				if d.addr < b.iova || (d.addr-b.iova)%uint64(b.stride)+size > uint64(b.bufSize) ||
+					d.addr-b.iova >= uint64((b.mask+1)*b.stride) || size < minFrame {
+					t.Fatalf("%d bytes at %#x are sent; buffers begin at %#x, each of %d bytes", size, d.addr, b.iova,
+						b.bufSize)
 				}
 			}
 			if b.txTail-b.txDone > b.mask || b.rxNext-b.refilled > b.mask || b.refilled-b.posted >= refillBatch {
-				t.Fatalf("transmits %d to %d; received up to %d, refilled %d, posted %d", b.txDone, b.txTail, b.rxNext, b.refilled, b.posted)
+				t.Fatalf("transmits %d to %d; received up to %d, refilled %d, posted %d", b.txDone, b.txTail, b.rxNext,
+					b.refilled, b.posted)
 			}
 		}
 	})

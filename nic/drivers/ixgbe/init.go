@@ -49,7 +49,8 @@ func (d *Device) wait(name string, r reg, mask, want uint32, limit time.Duration
 	if v == ^uint32(0) && d.gone() {
 		return d.card.Gone(name)
 	}
-	return d.card.Errorf("%w: %s (%#05x) is %#08x after %v, bits %#08x should be %#08x", nic.ErrTimeout, name, uint32(r), v, limit, mask, want)
+	return d.card.Errorf("%w: %s (%#05x) is %#08x after %v, bits %#08x should be %#08x", nic.ErrTimeout, name,
+		uint32(r), v, limit, mask, want)
 }
 
 func (d *Device) gone() bool { return d.read(regSTATUS) == ^uint32(0) }
@@ -62,7 +63,8 @@ func (d *Device) start() error {
 		return err
 	}
 	d.startFilters()
-	return d.card.Stages(kit.Stage{Name: "start receiving", Do: d.startReceive}, kit.Stage{Name: "start transmitting", Do: d.startTransmit})
+	return d.card.Stages(kit.Stage{Name: "start receiving", Do: d.startReceive},
+		kit.Stage{Name: "start transmitting", Do: d.startTransmit})
 }
 
 // reset stops DMA, resets the function and waits until its EEPROM is loaded (§4.6.3.1, §4.6.3.2, §5.2.5.3.2).
@@ -97,8 +99,8 @@ func (d *Device) reset() error {
 	return d.wait("RDRXCTL", regRDRXCTL, rdrxctlDMAIDone, rdrxctlDMAIDone, time.Second)
 }
 
-// discard drops the device's requests to the bus that are still pending, so that they do not hang the bus after the reset (Linux,
-// FreeBSD and DPDK, ixgbe_clear_tx_pending). Loopback keeps frames from the wire meanwhile.
+// discard drops the device's requests to the bus that are still pending, so that they do not hang the bus after the
+// reset (Linux, FreeBSD and DPDK, ixgbe_clear_tx_pending). Loopback keeps frames from the wire meanwhile.
 func (d *Device) discard() {
 	frames, bus := d.read(regHLREG0), d.read(regGCREXT)
 	d.write(regHLREG0, frames|hlregLoopback)
@@ -112,9 +114,9 @@ func (d *Device) discard() {
 // settle is the time without accesses after a reset (Linux, ixgbe_reset_hw_82599 and _X540).
 var settle = map[family]time.Duration{i82599: 50 * time.Millisecond, x540: 100 * time.Millisecond}
 
-// startReset starts a full reset. While the link is up it omits the link reset, which may reset the PHY under a management controller that
-// uses it (Linux and DPDK, ixgbe_reset_hw_82599). On the X540 the driver must own the PHY meanwhile, and returns it to firmware at
-// once, as Linux's driver does, which never resets the link there.
+// startReset starts a full reset. While the link is up it omits the link reset, which may reset the PHY under a
+// management controller that uses it (Linux and DPDK, ixgbe_reset_hw_82599). On the X540 the driver must own the PHY
+// meanwhile, and returns it to firmware at once, as Linux's driver does, which never resets the link there.
 func (d *Device) startReset() error {
 	if d.family != x540 {
 		bits := uint32(ctrlRST | ctrlLRST)
@@ -198,7 +200,8 @@ func (d *Device) startReceive() error {
 		d.clear(regDCARXCTRL(i), dcarxStatus|dcarxData|dcarxHeader)
 		d.clear(regRXDCTL(i), rxdctlVME)
 		d.set(regRXDCTL(i), rxdctlEnable)
-		if err := d.wait(fmt.Sprintf("RXDCTL(%d)", i), regRXDCTL(i), rxdctlEnable, rxdctlEnable, time.Second); err != nil {
+		if err := d.wait(fmt.Sprintf("RXDCTL(%d)", i), regRXDCTL(i), rxdctlEnable, rxdctlEnable,
+			time.Second); err != nil {
 			return err
 		}
 		d.write(regRDT(i), q.mask) // all slots but one (§7.1.9)
@@ -255,7 +258,8 @@ func (d *Device) startTransmit() error {
 		d.write(regTDH(i), 0)
 		d.write(regTDT(i), 0)
 		d.write(regTXDCTL(i), txdctlPTHRESH|txdctlHTHRESH|txdctlWTHRESH|txdctlEnable)
-		if err := d.wait(fmt.Sprintf("TXDCTL(%d)", i), regTXDCTL(i), txdctlEnable, txdctlEnable, time.Second); err != nil {
+		if err := d.wait(fmt.Sprintf("TXDCTL(%d)", i), regTXDCTL(i), txdctlEnable, txdctlEnable,
+			time.Second); err != nil {
 			return err
 		}
 	}

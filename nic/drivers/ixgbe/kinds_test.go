@@ -44,7 +44,8 @@ func TestLinkModes(t *testing.T) {
 			must.Equal(t, fn.ID().Device, k.id, "the model is %#x")
 			d := open(t, fn, nic.Options{})
 			info := d.Info()
-			if !strings.HasPrefix(info.Model, k.model) || !slices.ContainsFunc(info.Notes, func(n string) bool { return strings.HasPrefix(n, "link mode: "+k.mode) }) {
+			if !strings.HasPrefix(info.Model, k.model) || !slices.ContainsFunc(info.Notes,
+				func(n string) bool { return strings.HasPrefix(n, "link mode: "+k.mode) }) {
 				t.Errorf("%s, %q", info.Model, info.Notes)
 			}
 			awaitLink(t, d, nic.Link{})

@@ -9,12 +9,13 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// vetoed reports whether management firmware keeps the link for itself (MMNGC.MNG_VETO), as on a port that a management controller shares. It
-// is left as it is then: a change would end the controller's session, and firmware may undo it (Linux and DPDK, ixgbe_check_reset_blocked).
+// vetoed reports whether management firmware keeps the link for itself (MMNGC.MNG_VETO), as on a port that a management
+// controller shares. It is left as it is then: a change would end the controller's session, and firmware may undo it
+// (Linux and DPDK, ixgbe_check_reset_blocked).
 func (d *Device) vetoed() bool { return d.read(regMMNGC)&mmngcVeto != 0 }
 
-// startLink sets the link up for the medium that the EEPROM chose (§4.6.4, §3.7.4). Flow control is off: a paused port is
-// a late port.
+// startLink sets the link up for the medium that the EEPROM chose (§4.6.4, §3.7.4). Flow control is off: a paused port
+// is a late port.
 func (d *Device) startLink() error {
 	d.write(regFCCFG, 0)
 	d.clear(regMFLCN, mflcnRFCE|mflcnRPFCE)
@@ -42,7 +43,8 @@ func (d *Device) startLink() error {
 		if err := d.findModule(4); err != nil {
 			return err
 		}
-		// Boards whose empty cages show a link, by crosstalk, have this bit clear (Linux, IXGBE_DEVICE_CAPS_NO_CROSSTALK_WR).
+		// Boards whose empty cages show a link, by crosstalk, have this bit clear (Linux,
+		// IXGBE_DEVICE_CAPS_NO_CROSSTALK_WR).
 		caps, err := d.eeprom(eepromDeviceCaps)
 		if err != nil {
 			return err
@@ -66,7 +68,8 @@ func (d *Device) configureLink(autoc uint32) error {
 		d.write(regAUTOC2, d.read(regAUTOC2)&^(autoc2SerialMask|autoc2Disable)|autoc2SFI)
 	}
 	if d.cage == sfp {
-		// Linux drives the rate select for modules of two rates and cables. Other modules do not use it, and one may be plugged in later.
+		// Linux drives the rate select for modules of two rates and cables. Other modules do not use it, and one may be
+		// plugged in later.
 		esdp := d.read(regESDP)&^esdpSDP5 | esdpSDP5IO
 		if lms == lmsSFI {
 			esdp |= esdpSDP5
@@ -83,9 +86,10 @@ func (d *Device) configureLink(autoc uint32) error {
 	return nil
 }
 
-// resetPipeline restarts the link with AUTOC, and with it the receive and transmit pipeline, which has to be reset after AUTOC was written:
-// first with bit 2 of the link mode inverted, until the arbitration has left its first state, and then as asked for (Linux and DPDK,
-// ixgbe_reset_pipeline_82599). The restart bit restarts clause 73, and without auto-negotiation (SFI, KX4 fixed) the link itself.
+// resetPipeline restarts the link with AUTOC, and with it the receive and transmit pipeline, which has to be reset
+// after AUTOC was written: first with bit 2 of the link mode inverted, until the arbitration has left its first state,
+// and then as asked for (Linux and DPDK, ixgbe_reset_pipeline_82599). The restart bit restarts clause 73, and without
+// auto-negotiation (SFI, KX4 fixed) the link itself.
 func (d *Device) resetPipeline(autoc uint32) {
 	d.write(regAUTOC, autoc^4<<autocLMSLSB|autocRestart)
 	for range 10 {
@@ -96,11 +100,12 @@ func (d *Device) resetPipeline(autoc uint32) {
 	d.write(regAUTOC, autoc|autocRestart)
 }
 
-// retryAfter is how many checks of the watch a link of an SFP+ port stays down before the module is looked at again: two seconds.
+// retryAfter is how many checks of the watch a link of an SFP+ port stays down before the module is looked at again:
+// two seconds.
 const retryAfter = 20
 
-// retryLink configures the port for a module that was plugged in after the start, and starts a link again that does not come up. It does nothing
-// while firmware forbids it.
+// retryLink configures the port for a module that was plugged in after the start, and starts a link again that does not
+// come up. It does nothing while firmware forbids it.
 func (d *Device) retryLink() error {
 	if d.vetoed() {
 		return nil
@@ -111,8 +116,8 @@ func (d *Device) retryLink() error {
 	return d.configureLink(d.read(regAUTOC) &^ autocRestart)
 }
 
-// followModule configures the port again if the link came up with another module than the one that it was configured for: modules may be exchanged
-// while retryLink is at work, and the second then has the settings of the first.
+// followModule configures the port again if the link came up with another module than the one that it was configured
+// for: modules may be exchanged while retryLink is at work, and the second then has the settings of the first.
 func (d *Device) followModule() error {
 	if d.vetoed() {
 		return nil

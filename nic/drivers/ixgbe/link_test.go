@@ -16,7 +16,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// TestVeto: a link that firmware keeps for a management controller is not touched at start, restart and Close. The model reports each change.
+// TestVeto: a link that firmware keeps for a management controller is not touched at start, restart and Close. The
+// model reports each change.
 func TestVeto(t *testing.T) {
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.KX4, ixgbesim.X540} {
 		p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Veto: true}))
@@ -53,7 +54,8 @@ func keepReceiving(t *testing.T, d *ixgbe.Device) (stop func()) {
 	return func() { stopped.Store(true); all.Wait() }
 }
 
-// TestModuleLater: a module that is plugged in after the start is identified and configured, and one that replaces it, too.
+// TestModuleLater: a module that is plugged in after the start is identified and configured, and one that replaces it,
+// too.
 func TestModuleLater(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Empty})
 	p, fn := host(t, m)
@@ -70,13 +72,15 @@ func TestModuleLater(t *testing.T) {
 		p.Hold(func() { m.SetModule(nil) })
 		awaitLink(t, d, nic.Link{})
 		p.Hold(func() { m.Plug(c.kind) })
-		// The driver may be in the middle of configuring the port for the module before: it sees the exchange when the link is up.
+		// The driver may be in the middle of configuring the port for the module before: it sees the exchange when the
+		// link is up.
 		await.Until(t, "the driver knows the module", func() bool { return strings.Contains(notes(), c.note) }, notes)
 		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 	}
 }
 
-// TestModuleExchanged: a module that is exchanged while the port is being configured for the one before is identified and configured, too.
+// TestModuleExchanged: a module that is exchanged while the port is being configured for the one before is identified
+// and configured, too.
 func TestModuleExchanged(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Empty})
 	p, fn := host(t, m)
@@ -87,11 +91,14 @@ func TestModuleExchanged(t *testing.T) {
 	awaitLink(t, d, nic.Link{})
 	p.Hold(func() { m.Plug(ixgbesim.Optics); m.Exchange(ixgbesim.Copper) })
 	notes := func() string { return strings.Join(d.Info().Notes, "\n") }
-	await.Until(t, "the driver knows the module", func() bool { return strings.Contains(notes(), "module: passive copper cable") }, notes)
+	await.Until(t, "the driver knows the module", func() bool {
+		return strings.Contains(notes(), "module: passive copper cable")
+	}, notes)
 	awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 }
 
-// TestRelaxedOrdering: a descriptor's write-back is never ahead of its frame, whatever the root port does with relaxed ordering.
+// TestRelaxedOrdering: a descriptor's write-back is never ahead of its frame, whatever the root port does with relaxed
+// ordering.
 func TestRelaxedOrdering(t *testing.T) {
 	_, fn := host(t, ixgbesim.New(ixgbesim.Options{NoRelaxed: true}))
 	open(t, fn, nic.Options{Queues: 4})

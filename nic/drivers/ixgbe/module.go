@@ -49,8 +49,8 @@ func (m module) kinds() (all []string) {
 	return all
 }
 
-// checksumRight reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux, sfp_id_needs_byte_io).
-// The identifier of a module is not 0, so that zeros alone are wrong, too.
+// checksumRight reports whether the checksum is right. Some modules return zeros after a transfer's first byte (Linux,
+// sfp_id_needs_byte_io). The identifier of a module is not 0, so that zeros alone are wrong, too.
 func (m module) checksumRight() bool {
 	var sum byte
 	for _, v := range m[:sffSum] {
@@ -85,8 +85,8 @@ func (m module) core(port uint32) uint16 {
 	return uint16(5 + port)
 }
 
-// findModule reads the SFP+ module. A module is ready 300 ms after it has power (SFF-8431), and several tries take as long. It logs what is
-// wrong with a module, if that is news.
+// findModule reads the SFP+ module. A module is ready 300 ms after it has power (SFF-8431), and several tries take as
+// long. It logs what is wrong with a module, if that is news.
 func (d *Device) findModule(tries int) error {
 	own := d.phySync()
 	before := d.module
@@ -124,7 +124,8 @@ func (d *Device) findModule(tries int) error {
 	}
 	d.module = b
 	if !bytes.Equal(before, b) && !d.module.fast() && d.medium == medium(lmsSFI) {
-		d.card.Log.Warn(`the module is not for 10 Gb/s (debug.link_mode = "0" selects 1 Gb/s)`, "module", d.module.String())
+		d.card.Log.Warn(`the module is not for 10 Gb/s (debug.link_mode = "0" selects 1 Gb/s)`, "module",
+			d.module.String())
 	}
 	return nil
 }
@@ -194,7 +195,8 @@ func (b *i2c) put() uint32 {
 	b.d.bar.Write32(uint64(regI2CCTL), v)
 	in := b.d.bar.Read32(uint64(regI2CCTL)) // the write has arrived
 	began := time.Now()
-	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ { // 200 reads of the clock take about this long; in tests the clock may not advance
+	// 200 reads of the clock take about this long; in tests the clock may not advance
+	for n := 0; n < 200 && time.Since(began) < i2cHalf; n++ {
 	}
 	return in
 }
@@ -271,10 +273,11 @@ func (b *i2c) read(at byte, p []byte) error {
 	return nil
 }
 
-// readModule reads the module's memory in one transfer, and byte by byte if the checksum is then wrong. It first sends nine clocks, which end a
-// transfer that was interrupted earlier.
+// readModule reads the module's memory in one transfer, and byte by byte if the checksum is then wrong. It first sends
+// nine clocks, which end a transfer that was interrupted earlier.
 func (d *Device) readModule() (module, error) {
-	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn), clock: true, data: true}
+	b := i2c{d: d, rest: d.bar.Read32(uint64(regI2CCTL)) &^ (i2cClockOut | i2cDataOut | i2cClockIn | i2cDataIn),
+		clock: true, data: true}
 	b.setClock(false)
 	for range 9 {
 		b.bit(true)

@@ -47,7 +47,8 @@ func TestModules(t *testing.T) {
 				}
 				check.Equal(t, len(m.Core()), c.core, "%d words written to CORECTL")
 				must.Close(t, d)
-				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" && strings.Contains(text, "WARN") {
+				if text := log.String(); c.warns != "" && !strings.Contains(text, c.warns) || c.warns == "" &&
+					strings.Contains(text, "WARN") {
 					t.Errorf("log: %s", text)
 				}
 			}
@@ -73,14 +74,16 @@ func TestCrosstalk(t *testing.T) {
 		wire(p)
 		d := open(t, fn, nic.Options{})
 		w := must.Get(fn.BAR(0))(t)
-		await.Until(t, "LINKS shows a link", func() bool { return w.Read32(0x42a4)>>30&1 != 0 }, func() string { return "none" })
+		await.Until(t, "LINKS shows a link", func() bool { return w.Read32(0x42a4)>>30&1 != 0 },
+			func() string { return "none" })
 		if l, err := d.Link(); err != nil || l.Up != up {
 			t.Errorf("module %d: link %+v, %v", module, l, err)
 		}
 	}
 }
 
-// TestPending: requests that stay pending when bus mastering is switched off are discarded, and the device is reset twice.
+// TestPending: requests that stay pending when bus mastering is switched off are discarded, and the device is reset
+// twice.
 func TestPending(t *testing.T) {
 	for _, k := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
 		_, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k, Pending: true}))
@@ -117,7 +120,8 @@ func TestModuleHeld(t *testing.T) {
 		bit(0xa1 >> i & 1 * data)
 	}
 	bit(data)
-	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 }, func() string { return "it does not" })
+	await.Until(t, "the module holds the line", func() bool { return w.Read32(0x28)&(1<<2) == 0 },
+		func() string { return "it does not" })
 	p.ForgetViolations() // of that driver
 	d := open(t, fn, nic.Options{})
 	check.Contains(t, strings.Join(d.Info().Notes, "\n"), "module: passive copper cable")

@@ -17,7 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// host returns a model that runs freely, with its function. At the end the test fails for each violation that the model reported.
+// host returns a model that runs freely, with its function. At the end the test fails for each violation that the model
+// reported.
 func host(t *testing.T, m sim.Model) (*sim.Port, *sim.Function) {
 	t.Helper()
 	p := must.Get(sim.New(m, sim.Options{Name: "ixgbe"}))(t)
@@ -86,7 +87,8 @@ func TestOpenRefuses(t *testing.T) {
 			return other{Function: plain(t), id: pci.ID{Vendor: 0x8086, Device: 0x1572}}
 		}, nic.Options{}, nic.ErrNoDevice, "8086:1572"},
 		{"a small BAR", func(t *testing.T) pci.Function {
-			return other{Function: plain(t), id: pci.ID{Vendor: 0x8086, Device: 0x10FB}, bar: mmio.Mapped(make([]byte, 0x4000), false)}
+			return other{Function: plain(t), id: pci.ID{Vendor: 0x8086, Device: 0x10FB},
+				bar: mmio.Mapped(make([]byte, 0x4000), false)}
 		}, nic.Options{}, nil, "0x4000"},
 		{"a broken EEPROM", spoiled(ixgbesim.SFP, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, "word 3Fh"},
 		{"a broken shadow of the X540's flash", spoiled(ixgbesim.X540, (*ixgbesim.Model).CorruptEEPROM), nic.Options{}, ixgbe.ErrEEPROM, ""},

@@ -102,7 +102,8 @@ func BenchmarkPoll(b *testing.B) {
 }
 
 func TestDeviceChecksums(t *testing.T) {
-	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int), func(*fastpath.Responder) int) {
+	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int),
+		func(*fastpath.Responder) int) {
 		q := newBenchQueue(t, frame)
 		q.said = []uint32{0, rxL4I | rxL4E, rxL4I}[word]
 		return q.arrive, q.Queue.Poll
@@ -149,7 +150,8 @@ func BenchmarkStampBias(b *testing.B) {
 						}
 						now := polling.FencedTSC()
 						for i := range batch {
-							p := unsafe.Slice((*byte)(unsafe.Add(q.buf, (first+i)&q.mask*q.stride)), len(frame))[42+4*tags:]
+							p := unsafe.Slice((*byte)(unsafe.Add(q.buf, (first+i)&q.mask*q.stride)),
+								len(frame))[42+4*tags:]
 							t3, t2 := binary.BigEndian.Uint64(p[4:]), binary.BigEndian.Uint64(p[16:])
 							late, residence = append(late, float64(now-t3)), append(residence, float64(t3-t2))
 						}
@@ -162,8 +164,8 @@ func BenchmarkStampBias(b *testing.B) {
 	}
 }
 
-// trimmed is the mean of the lower three quarters: a pass that was interrupted is in the rest. The counter may have steps of tens of ticks, so a
-// quantile would be one of them.
+// trimmed is the mean of the lower three quarters: a pass that was interrupted is in the rest. The counter may have
+// steps of tens of ticks, so a quantile would be one of them.
 func trimmed(v []float64) (mean float64) {
 	slices.Sort(v)
 	v = v[:len(v)*3/4]
@@ -175,7 +177,8 @@ func trimmed(v []float64) (mean float64) {
 
 func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", 52)
-	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", "mmio.Store32", "ixgbe.(*Queue).reclaim", "ixgbe.(*Queue).full")
+	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).Poll", "mmio.Store32",
+		"ixgbe.(*Queue).reclaim", "ixgbe.(*Queue).full")
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).full")
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).post", "mmio.Store32")
 	nictest.HotLoop(t, "github.com/rebound-nic/rebound/nic/drivers/ixgbe", "(*Queue).reclaim", "mmio.Store32")

@@ -10,8 +10,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
-// TestProfiles covers the cards that Supports names, and the differences between boards according to public logs of real
-// cards. The driver opens and answers on each, at the same cost.
+// TestProfiles covers the cards that Supports names, and the differences between boards according to public logs of
+// real cards. The driver opens and answers on each, at the same cost.
 func TestProfiles(t *testing.T) {
 	want := nictest.Cost(t, harness(ixgbesim.SFP), 98, 64, 1)
 	for _, o := range []ixgbesim.Options{

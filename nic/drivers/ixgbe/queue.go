@@ -92,7 +92,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, tail := q.rxNext, q.txTail
 	for q.rxEnd = next + maxBatch; next != q.rxEnd; {
 		slot := next & q.mask
-		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rxStatus, uint64(slot)*descSize))) // nic/memory-order.md: done, then the rest
+		// nic/memory-order.md: done, then the rest
+		w := atomic.LoadUint64((*uint64)(unsafe.Add(q.rxStatus, uint64(slot)*descSize)))
 		if uint32(w)&(rxDD|rxEOP|rxErrors) != rxDD|rxEOP {
 			if uint32(w)&rxDD == 0 {
 				break
@@ -117,7 +118,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 		}
 		// The descriptor is written before the reply exists (it has the same length), so that none of its inputs stays
 		// live across the call. The device does not read descriptors from TDT on.
-		*q.transmit(tail) = txRead{q.delta + uint64(uintptr(unsafe.Pointer(h))), uint32(n) | txWhole, uint32(n) << txPayShift}
+		*q.transmit(tail) = txRead{q.delta + uint64(uintptr(unsafe.Pointer(h))), uint32(n) | txWhole,
+			uint32(n) << txPayShift}
 		if !r.Reply(h, n) {
 			if n = r.Slow(h, n); n == 0 {
 				continue

@@ -171,18 +171,19 @@ func regRAH(n int) reg      { return 0x05404 + reg(8*n) } // RAH      Receive Ad
 func regRETA(n int) reg     { return 0x05C00 + reg(4*n) } // RETA     Redirection Table           RW  n=0..31  §8.2.3.7
 func regRSSRK(n int) reg    { return 0x05C80 + reg(4*n) } // RSSRK    RSS Random Key              RW  n=0..9   §8.2.3.7
 
-func regRDBAL(q int) reg     { return 0x01000 + reg(0x40*q) } // RDBAL   Rx Descriptor Base Low    RW  q=0..63  §8.2.3.8
-func regRDBAH(q int) reg     { return 0x01004 + reg(0x40*q) } // RDBAH   Rx Descriptor Base High   RW  q=0..63  §8.2.3.8
-func regRDLEN(q int) reg     { return 0x01008 + reg(0x40*q) } // RDLEN   Rx Descriptor Length      RW  q=0..63  §8.2.3.8
-func regRDT(q int) reg       { return 0x01018 + reg(0x40*q) } // RDT     Rx Descriptor Tail        RW  q=0..63  §8.2.3.8
-func regRXDCTL(q int) reg    { return 0x01028 + reg(0x40*q) } // RXDCTL  Rx Descriptor Control     RW  q=0..63  §8.2.3.8
-func regRSCCTL(q int) reg    { return 0x0102C + reg(0x40*q) } // RSCCTL  RSC Control               RW  q=0..63  §8.2.3.8
-func regSRRCTL(q int) reg    { return 0x02100 + reg(4*q) }    // SRRCTL  Split Receive Control     RW  q=0..15  §8.2.3.8
-func regDCARXCTRL(q int) reg { return 0x02200 + reg(4*q) }    // DCA_RXCTRL Rx DCA Control         RW  q=0..15  §8.2.3.11
+func regRDBAL(q int) reg  { return 0x01000 + reg(0x40*q) } // RDBAL   Rx Descriptor Base Low    RW  q=0..63  §8.2.3.8
+func regRDBAH(q int) reg  { return 0x01004 + reg(0x40*q) } // RDBAH   Rx Descriptor Base High   RW  q=0..63  §8.2.3.8
+func regRDLEN(q int) reg  { return 0x01008 + reg(0x40*q) } // RDLEN   Rx Descriptor Length      RW  q=0..63  §8.2.3.8
+func regRDT(q int) reg    { return 0x01018 + reg(0x40*q) } // RDT     Rx Descriptor Tail        RW  q=0..63  §8.2.3.8
+func regRXDCTL(q int) reg { return 0x01028 + reg(0x40*q) } // RXDCTL  Rx Descriptor Control     RW  q=0..63  §8.2.3.8
+func regRSCCTL(q int) reg { return 0x0102C + reg(0x40*q) } // RSCCTL  RSC Control               RW  q=0..63  §8.2.3.8
+func regSRRCTL(q int) reg { return 0x02100 + reg(4*q) }    // SRRCTL  Split Receive Control     RW  q=0..15  §8.2.3.8
+// DCA_RXCTRL Rx DCA Control RW q=0..15 §8.2.3.11
+func regDCARXCTRL(q int) reg { return 0x02200 + reg(4*q) }
 
 const (
-	// DCA_RXCTRL: relaxed ordering, all on after a reset. The datasheet requires the first one to be off (§4.6.7). Linux and DPDK
-	// clear the others, because some root ports reorder other writes, too.
+	// DCA_RXCTRL: relaxed ordering, all on after a reset. The datasheet requires the first one to be off (§4.6.7).
+	// Linux and DPDK clear the others, because some root ports reorder other writes, too.
 	dcarxStatus = 1 << 12
 	dcarxData   = 1 << 13
 	dcarxHeader = 1 << 15
@@ -204,8 +205,11 @@ const (
 	regMTQC      reg = 0x08120 // MTQC      Multiple Tx Queues Command  RW  §8.2.3.9
 )
 
-func regTXPBSIZE(n int) reg   { return 0x0CC00 + reg(4*n) }    // TXPBSIZE   Transmit Packet Buffer Size  RW  n=0..7   §8.2.3.9
-func regTXPBTHRESH(n int) reg { return 0x04950 + reg(4*n) }    // TXPBTHRESH Tx Packet Buffer Threshold   RW  n=0..7   §8.2.3.9
+// TXPBSIZE Transmit Packet Buffer Size RW n=0..7 §8.2.3.9
+func regTXPBSIZE(n int) reg { return 0x0CC00 + reg(4*n) }
+
+// TXPBTHRESH Tx Packet Buffer Threshold RW n=0..7 §8.2.3.9
+func regTXPBTHRESH(n int) reg { return 0x04950 + reg(4*n) }
 func regTDBAL(q int) reg      { return 0x06000 + reg(0x40*q) } // TDBAL  Tx Descriptor Base Low   RW  q=0..127  §8.2.3.9
 func regTDBAH(q int) reg      { return 0x06004 + reg(0x40*q) } // TDBAH  Tx Descriptor Base High  RW  q=0..127  §8.2.3.9
 func regTDLEN(q int) reg      { return 0x06008 + reg(0x40*q) } // TDLEN  Tx Descriptor Length     RW  q=0..127  §8.2.3.9
@@ -213,7 +217,8 @@ func regTDH(q int) reg        { return 0x06010 + reg(0x40*q) } // TDH    Tx Desc
 func regTDT(q int) reg        { return 0x06018 + reg(0x40*q) } // TDT    Tx Descriptor Tail       RW  q=0..127  §8.2.3.9
 func regTXDCTL(q int) reg     { return 0x06028 + reg(0x40*q) } // TXDCTL Tx Descriptor Control    RW  q=0..127  §8.2.3.9
 
-func regDCATXCTRL(q int) reg { return 0x0600C + reg(0x40*q) } // DCA_TXCTRL Tx DCA Control        RW  q=0..127  §8.2.3.11
+// DCA_TXCTRL Tx DCA Control RW q=0..127 §8.2.3.11
+func regDCATXCTRL(q int) reg { return 0x0600C + reg(0x40*q) }
 
 const (
 	dcatxStatus = 1 << 11 // relaxed ordering of write-backs, on after a reset

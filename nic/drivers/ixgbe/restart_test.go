@@ -140,7 +140,8 @@ type miscount struct {
 
 func (m *miscount) ReadBAR(bar int, off uint64, p []byte) error {
 	n := map[uint64]uint32{0x4074: 10, 0x3fa0: 3}[off]
-	if err := m.Model.ReadBAR(bar, off, p); err != nil || !m.armed.Load() || n == 0 || m.left[off] { // they clear when they are read
+	// they clear when they are read
+	if err := m.Model.ReadBAR(bar, off, p); err != nil || !m.armed.Load() || n == 0 || m.left[off] {
 		return err
 	}
 	p[0] = byte(n)

@@ -73,7 +73,8 @@ func (d *Device) stats(out *nic.Stats) error {
 	if *out, err = d.card.Stats(); err != nil {
 		return err
 	}
-	// GPRC has the missed frames, too (an erratum, which Linux and DPDK work around). RXMPC is read later, and may have more.
+	// GPRC has the missed frames, too (an erratum, which Linux and DPDK work around). RXMPC is read later, and may have
+	// more.
 	out.RxFrames -= min(out.RxFrames, out.Extra[missed])
 	for _, q := range d.queues {
 		out.TxDropped += q.txFull.Load()

@@ -8,8 +8,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// acquireSync acquires resources that the driver of the other port and the device's firmware use as well: bits of SW_FW_SYNC
-// (§10.5.4). An owner that does not release them within a second counts as dead, as the datasheet advises.
+// acquireSync acquires resources that the driver of the other port and the device's firmware use as well: bits of
+// SW_FW_SYNC (§10.5.4). An owner that does not release them within a second counts as dead, as the datasheet advises.
 func (d *Device) acquireSync(own uint32) error {
 	others := own | own<<syncFirmware
 	if own&syncNVM != 0 && d.family == x540 {
@@ -64,7 +64,8 @@ func (d *Device) lockSync() error {
 			if d.gone() {
 				return d.card.Gone("SWSM")
 			}
-			return d.card.Errorf("%w: SWSM.SWESMBI (%#05x): firmware does not give the semaphore", nic.ErrTimeout, uint32(regSWSM))
+			return d.card.Errorf("%w: SWSM.SWESMBI (%#05x): firmware does not give the semaphore", nic.ErrTimeout,
+				uint32(regSWSM))
 		}
 	}
 }

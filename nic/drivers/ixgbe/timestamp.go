@@ -6,9 +6,9 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// stamps is the state of nic.Timestamper (82599 §7.9). The port has one register for received and one for sent frames. Each keeps its first
-// timestamp until software reads the upper half, and other frames have none meanwhile. Received frames are timestamped only if they are PTP
-// event messages.
+// stamps is the state of nic.Timestamper (82599 §7.9). The port has one register for received and one for sent frames.
+// Each keeps its first timestamp until software reads the upper half, and other frames have none meanwhile. Received
+// frames are timestamped only if they are PTP event messages.
 type stamps struct {
 	speed atomic.Int32 // of the link that SYSTIM's increment is for, in Mb/s; 0 while timestamps are off
 	shift atomic.Uint32
@@ -24,14 +24,15 @@ type stamps struct {
 	sent   uint32
 }
 
-// increments are INCVALUE for the period of SYSTIM's clock at each speed of the link, and the bits of SYSTIM below a nanosecond (Linux,
-// ixgbe_ptp_start_cyclecounter). The 82599's INCVALUE is seven bits shorter.
-var increments = map[int]struct{ value, shift uint32 }{10000: {0x66666666, 28}, 1000: {0x40000000, 24}, 100: {0x50000000, 21}}
+// increments are INCVALUE for the period of SYSTIM's clock at each speed of the link, and the bits of SYSTIM below a
+// nanosecond (Linux, ixgbe_ptp_start_cyclecounter). The 82599's INCVALUE is seven bits shorter.
+var increments = map[int]struct{ value, shift uint32 }{10000: {0x66666666, 28}, 1000: {0x40000000, 24},
+	100: {0x50000000, 21}}
 
 const shorter82599 = 7
 
-// EnableTimestamps implements nic.Timestamper. Received frames have timestamps if they are UDP datagrams to port whose payload starts like a PTP event message
-// of version 2.
+// EnableTimestamps implements nic.Timestamper. Received frames have timestamps if they are UDP datagrams to port whose
+// payload starts like a PTP event message of version 2.
 func (d *Device) EnableTimestamps(hardware bool, port uint16) (active nic.Timestamping, err error) {
 	if !hardware {
 		return active, nil
@@ -82,7 +83,8 @@ func (d *Device) followSpeed(speed int) {
 // on reports whether timestamps are active.
 func (s *stamps) on() bool { return s.speed.Load() != 0 }
 
-// time is a timestamp from SYSTIM's value. Timestamps of sent and received frames alternate, and may be read in the wrong order.
+// time is a timestamp from SYSTIM's value. Timestamps of sent and received frames alternate, and may be read in the
+// wrong order.
 func (s *stamps) time(systim uint64) nic.Timestamp {
 	wraps, later := s.wraps, int64(systim-s.systim) >= 0
 	switch {
@@ -132,8 +134,8 @@ func (d *Device) received(status uint32) {
 		}
 		return
 	}
-	// RXSTMP may keep the timestamp of a frame that was dropped for lack of a descriptor. If it keeps one while as many frames arrive as the ring has, none of
-	// those in the ring has it.
+	// RXSTMP may keep the timestamp of a frame that was dropped for lack of a descriptor. If it keeps one while as many
+	// frames arrive as the ring has, none of those in the ring has it.
 	ring := d.queues[0].mask + 1
 	s.without++
 	switch s.without {

@@ -80,7 +80,8 @@ func stamped(t *testing.T, k ixgbesim.Kind) (*ixgbe.Device, *sim.Cable) {
 	far := wire(p)
 	d := open(t, fn, nic.Options{RingSize: 128})
 	awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
-	check.Equal(t, must.Get(d.EnableTimestamps(true, stampPort))(t), nic.Timestamping{RxHardware: true, TxHardware: true, RxPTP: true}, "active %+v")
+	check.Equal(t, must.Get(d.EnableTimestamps(true, stampPort))(t),
+		nic.Timestamping{RxHardware: true, TxHardware: true, RxPTP: true}, "active %+v")
 	return d, far
 }
 
@@ -92,8 +93,10 @@ func TestTimestamps(t *testing.T) {
 		for n := range uint32(50) {
 			sends(t, d, far, datagram(7, false))
 			id, tx := sentAt(t, d)
-			rx := receives(t, d, far, datagram(stampPort, false), datagram(stampPort+1, true), datagram(stampPort, true))
-			if id != n || !tx.Hardware || tx.Nanoseconds <= last || rx[0] != (nic.Timestamp{}) || rx[1] != rx[0] || !rx[2].Hardware || rx[2].Nanoseconds < tx.Nanoseconds {
+			rx := receives(t, d, far, datagram(stampPort, false), datagram(stampPort+1, true),
+				datagram(stampPort, true))
+			if id != n || !tx.Hardware || tx.Nanoseconds <= last || rx[0] != (nic.Timestamp{}) || rx[1] != rx[0] ||
+				!rx[2].Hardware || rx[2].Nanoseconds < tx.Nanoseconds {
 				t.Fatalf("after %d ns, frame %d: sent as %d at %+v, replies at %+v", last, n, id, tx, rx)
 			}
 			last = rx[2].Nanoseconds
@@ -134,7 +137,8 @@ func TestLostTimestamp(t *testing.T) {
 	}
 	far.Send(0, event)
 	var st nic.Stats
-	await.Until(t, "the drop", func() bool { must.OK(t, d.ReadStats(&st)); return st.RxDropped == 1 }, func() string { return fmt.Sprintf("%+v", st) })
+	await.Until(t, "the drop", func() bool { must.OK(t, d.ReadStats(&st)); return st.RxDropped == 1 },
+		func() string { return fmt.Sprintf("%+v", st) })
 	buf := make([]byte, 2048)
 	for range 127 {
 		_, _, err := d.Recv(buf)
@@ -182,5 +186,6 @@ func TestClockFollowsTheLink(t *testing.T) {
 	check.Equal(t, w.Read32(0x8c14), 1<<24|0xcccccc, "without a link TIMINCA is %#x")
 	defer keepReceiving(t, d)()
 	wire(p)
-	await.Until(t, "the increment for 1 Gb/s", func() bool { return w.Read32(0x8c14) == 1<<24|0x800000 }, func() string { return fmt.Sprintf("TIMINCA %#x", w.Read32(0x8c14)) })
+	await.Until(t, "the increment for 1 Gb/s", func() bool { return w.Read32(0x8c14) == 1<<24|0x800000 },
+		func() string { return fmt.Sprintf("TIMINCA %#x", w.Read32(0x8c14)) })
 }

@@ -45,7 +45,9 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 			*p = kit.Progress{}
 		case p.Waiting(&q.txDone, &q.txTail) >= hangLimit:
 			return &kit.Symptom{Reason: "tx_hang", Suspect: p,
-				Why: fmt.Sprintf("transmit ring %d stalls: TDH %d, TDT %d", i, d.read(regTDH(i)), d.read(regTDT(i)))}, nil
+					Why: fmt.Sprintf("transmit ring %d stalls: TDH %d, TDT %d", i, d.read(regTDH(i)),
+						d.read(regTDT(i)))},
+				nil
 		}
 	}
 	return nil, nil

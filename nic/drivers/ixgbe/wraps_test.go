@@ -11,7 +11,8 @@ func TestTimestampsContinue(t *testing.T) {
 	for _, c := range []struct {
 		systim uint64
 		want   int64
-	}{{5 * ns, 5}, {1 << 63, whole / 2}, {(1<<63 - 9) * 2, whole - 1}, {7 * ns, whole + 7}, {^uint64(0) - ns + 1, whole - 1}, {8 * ns, whole + 8}, {6 * ns, whole + 6},
+	}{{5 * ns, 5}, {1 << 63, whole / 2}, {(1<<63 - 9) * 2, whole - 1}, {7 * ns, whole + 7},
+		{^uint64(0) - ns + 1, whole - 1}, {8 * ns, whole + 8}, {6 * ns, whole + 6},
 		{1 << 62, whole + whole/4}, {1 << 63, whole + whole/2}, {3 << 62, whole + whole/4*3}, {3 * ns, 2*whole + 3}} {
 		if got := s.time(c.systim); got.Nanoseconds != c.want || !got.Hardware {
 			t.Errorf("SYSTIM %#x is %+v, want %d ns", c.systim, got, c.want)

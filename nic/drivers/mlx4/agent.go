@@ -61,7 +61,8 @@ func (s *subnet) ask0(mad []byte, c *cqe) error {
 	info.set32(0x08, swap(c.remote)&0xFFFFFF)
 	info.set8(0x0C, sl<<4)
 	info.set8(0x0D, uint8(swap(c.remote)>>24))
-	reply, _, err := d.commands.exec(command{op: opMADIFC, opMod: madFromWire, modifier: d.port | uint32(slid)<<16, in: in, out: true})
+	reply, _, err := d.commands.exec(command{op: opMADIFC, opMod: madFromWire, modifier: d.port | uint32(slid)<<16,
+		in: in, out: true})
 	if err != nil {
 		return err
 	}

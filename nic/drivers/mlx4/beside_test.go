@@ -47,7 +47,8 @@ var (
 
 // kernels returns frames for the kernel, whether all of IPv4 to our address is ours or not.
 func kernels() map[string][]byte {
-	return map[string][]byte{"UDP to another address": devrig.UDP4(3, 7), "TCP to another address": to4(3, 6, 0x30, 0x39, 0, 22), "ARP": devrig.ARP()}
+	return map[string][]byte{"UDP to another address": devrig.UDP4(3, 7),
+		"TCP to another address": to4(3, 6, 0x30, 0x39, 0, 22), "ARP": devrig.ARP()}
 }
 
 // Only datagrams that are answered are diverted from the kernel, and after Close the kernel receives everything again.
@@ -57,14 +58,17 @@ func TestBeside(t *testing.T) {
 	x.Open(nic.Options{})
 	x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	x.Expect("kernel", kernels())
-	x.Expect("kernel", map[string][]byte{"a ping": ping, "TCP": to4(2, 6, 0x30, 0x39, 0, 22), "UDP to another port": devrig.UDP4(2, 9)})
+	x.Expect("kernel", map[string][]byte{"a ping": ping, "TCP": to4(2, 6, 0x30, 0x39, 0, 22),
+		"UDP to another port": devrig.UDP4(2, 9)})
 	x.Expect("nobody", map[string][]byte{"another station's": request(farMAC, 64, -1)})
 	for range 300 { // several rounds of the rings
 		x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	}
 	info := x.Dev.Info()
-	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim || !info.NoDropCounter || !info.NoByteCounter || !strings.Contains(info.Model, "port 1, firmware 2.42.5000") ||
-		info.Push != "blueflame full" || !strings.Contains(list(info.Notes), "pings to 10.0.0.2 are answered by the kernel") {
+	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim || !info.NoDropCounter ||
+		!info.NoByteCounter || !strings.Contains(info.Model, "port 1, firmware 2.42.5000") ||
+		info.Push != "blueflame full" || !strings.Contains(list(info.Notes),
+		"pings to 10.0.0.2 are answered by the kernel") {
 		t.Errorf("%+v", info)
 	}
 	var s nic.Stats
@@ -91,16 +95,19 @@ func TestBesideDedicated(t *testing.T) {
 func TestBesideBench(t *testing.T) {
 	x := newBeside(t)
 	local := netip.MustParseAddr("10.0.0.2")
-	x.Open(nic.Options{Steer: &nic.Steer{Local: local, Remote: netip.MustParseAddr("10.0.0.1"), UDPPorts: []uint16{50000}}})
+	x.Open(nic.Options{Steer: &nic.Steer{Local: local, Remote: netip.MustParseAddr("10.0.0.1"),
+		UDPPorts: []uint16{50000}}})
 	reply := to4(2, 17, 0, 7, 0xC3, 0x50)
 	other := to4(2, 17, 0, 7, 0xC3, 0x50)
 	other[29] = 9
 	x.Expect("ours", map[string][]byte{"our reply": reply})
-	x.Expect("kernel", map[string][]byte{"another host's": other, "another socket's": to4(2, 17, 0, 7, 0xC3, 0x51), "a ping": ping})
+	x.Expect("kernel", map[string][]byte{"another host's": other, "another socket's": to4(2, 17, 0, 7, 0xC3, 0x51),
+		"a ping": ping})
 	x.Expect("kernel", kernels())
 	x.Sends(to4(3, 17, 0xC3, 0x50, 0, 7))
 	x.Close()
-	for _, s := range []nic.Steer{{Local: local, EchoIDs: []uint16{1}}, {Local: netip.MustParseAddr("fd00::2"), UDPPorts: []uint16{1}}, {Local: local, Neighbours: true}} {
+	for _, s := range []nic.Steer{{Local: local, EchoIDs: []uint16{1}},
+		{Local: netip.MustParseAddr("fd00::2"), UDPPorts: []uint16{1}}, {Local: local, Neighbours: true}} {
 		check.Fails(t, fmt.Sprintf("%+v", s), x.TryOpen(nic.Options{Steer: &s}), errors.ErrUnsupported)
 	}
 }
@@ -114,7 +121,8 @@ func TestBesideWithoutBlueFlame(t *testing.T) {
 	x.Close()
 }
 
-// Without completions of 64 bytes (old firmware, or mlx4_core.enable_64b_cqe_eqe=0) the kernel has version 3 of its interface.
+// Without completions of 64 bytes (old firmware, or mlx4_core.enable_64b_cqe_eqe=0) the kernel has version 3 of its
+// interface.
 func TestBesideVersion3(t *testing.T) {
 	x := newBeside(t)
 	x.kernel.NoCaps = true
@@ -179,7 +187,8 @@ func TestBesideRestart(t *testing.T) {
 	x.Expect("ours", map[string][]byte{"a datagram after a change of the MTU": datagram})
 	var s nic.Stats
 	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })
-	if notes := x.Dev.Info().Notes; s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 || strings.Count(list(notes), "pings to 10.0.0.2") != 1 {
+	if notes := x.Dev.Info().Notes; s.RxFrames != 2 || s.TxFrames != 2 || s.Resets != 2 ||
+		strings.Count(list(notes), "pings to 10.0.0.2") != 1 {
 		t.Errorf("after two restarts %+v, %q", s, notes)
 	}
 	x.Close()

@@ -126,7 +126,8 @@ func (h *hcr) start(arena *dma.Arena) (err error) {
 			return nil
 		}
 		if late {
-			return fmt.Errorf("%s: %w: the command register is still busy after %v (HCR dword 6, %#x, reads %#08x)", h.name, nic.ErrTimeout,
+			return fmt.Errorf("%s: %w: the command register is still busy after %v (HCR dword 6, %#x, reads %#08x)",
+				h.name, nic.ErrTimeout,
 				commandTimeout, uint64(hcrStatus), v)
 		}
 		time.Sleep(commandLook)
@@ -149,8 +150,9 @@ func (h *hcr) query(op opcode, modifier uint32) (mailbox, error) {
 func (h *hcr) exec(c command) (mailbox, uint64, error) {
 	began := time.Now()
 	m, out, err := h.send(c)
-	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: c.op.String(), Opcode: uint32(c.op), OpMod: uint32(c.opMod), Modifier: c.modifier,
-		In: cmdtrace.Bytes(c.in), Out: cmdtrace.Bytes(m), Took: time.Since(began)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: c.op.String(), Opcode: uint32(c.op), OpMod: uint32(c.opMod),
+		Modifier: c.modifier,
+		In:       cmdtrace.Bytes(c.in), Out: cmdtrace.Bytes(m), Took: time.Since(began)}
 	if c.in == nil && c.param != 0 {
 		e.In = binary.BigEndian.AppendUint64(nil, c.param)
 	}
@@ -208,12 +210,13 @@ func (h *hcr) send(c command) (mailbox, uint64, error) {
 	return nil, uint64(h.read(hcrOutHigh))<<32 | uint64(h.read(hcrOutLow)), nil
 }
 
-// wait polls until firmware took the go bit back, with the toggle of this command. A command that firmware does not complete
-// is the last: its mailboxes may be written at any time.
+// wait polls until firmware took the go bit back, with the toggle of this command. A command that firmware does not
+// complete is the last: its mailboxes may be written at any time.
 func (h *hcr) wait(c command) (Status, error) {
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // before the poll, so that a thread that was descheduled for the whole timeout still sees what firmware did
+		// before the poll, so that a thread that was descheduled for the whole timeout still sees what firmware did
+		waited := time.Since(began)
 		v := h.read(hcrStatus)
 		if v == ^uint32(0) {
 			if err := h.alive(); err != nil {

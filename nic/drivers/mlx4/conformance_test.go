@@ -54,7 +54,8 @@ func besideHarness(own mlx4.Options) nictest.Harness {
 		return mlx4.NewKernel(t, p, mac, mtu)
 	}
 	h.Queues, h.Most, h.IPv4 = 1, 1, true
-	h.Lacks = map[string]string{"lost write": "the kernel's driver writes commands to registers: a lost one changes that command"}
+	h.Lacks = map[string]string{
+		"lost write": "the kernel's driver writes commands to registers: a lost one changes that command"}
 	return h
 }
 
@@ -71,8 +72,9 @@ func TestBesideMixedTraffic(t *testing.T) {
 		mix nictest.Mix
 	}{
 		"kernel's address": {mlx4.Options{}, nictest.Mix{Stays: []string{"ping, IPv4"}}},
-		"dedicated address": {mlx4.Options{Dedicated: dedicated}, nictest.Mix{Refuses: []string{"TCP, IPv4", "fragment of a datagram, IPv4", "fragment of a ping, IPv4",
-			"another port, IPv4", "another protocol, IPv4", "echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}},
+		"dedicated address": {mlx4.Options{Dedicated: dedicated},
+			nictest.Mix{Refuses: []string{"TCP, IPv4", "fragment of a datagram, IPv4", "fragment of a ping, IPv4",
+				"another port, IPv4", "another protocol, IPv4", "echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}},
 	} {
 		c.mix.CountsAll = true
 		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.own), c.mix) })

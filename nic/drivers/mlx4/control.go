@@ -68,7 +68,8 @@ func (d owned) look(polled bool) *kit.Symptom {
 func (d owned) extra(out *nic.Stats) {
 	e := &d.events
 	for name, n := range map[string]uint64{
-		"port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(), "queue_errors": e.queueErrors.Load(), "unknown_events": e.unknown.Load(),
+		"port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(), "queue_errors": e.queueErrors.Load(),
+		"unknown_events": e.unknown.Load(),
 	} {
 		out.Extra[name] = n
 	}

@@ -123,7 +123,8 @@ func (q *DatagramQueue) Poll(r *fastpath.Responder) int {
 			from = q.own
 		}
 		answered, start := false, (*uint64)(unsafe.Add(slot, slotPayload))
-		if was := *start; to != 0 && (uint32(was) == encapIPv4 || uint32(was) == encapIPv6) { // the header overwrites the GRH, which names a group
+		// the header overwrites the GRH, which names a group
+		if was := *start; to != 0 && (uint32(was) == encapIPv4 || uint32(was) == encapIPv6) {
 			*(*uint64)(unsafe.Pointer(h)) = uint64(to) | uint64(from)<<48
 			*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = uint64(from) | was<<48
 			answered = r.Reply(h, l)

@@ -55,8 +55,9 @@ func (b *benchDatagrams) arrive(n int) {
 			remote |= 1 << 31
 			copy(unsafe.Slice((*byte)(unsafe.Add(at, slotGRH)), 40), b.grh)
 		}
-		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(40 + len(b.payload))), remote: swap(remote), source: swap(5<<28 | 3),
-			last: done(1, b.arrived, b.arrived, b.shift)}
+		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(40 + len(b.payload))), remote: swap(remote),
+			source: swap(5<<28 | 3),
+			last:   done(1, b.arrived, b.arrived, b.shift)}
 		b.arrived++
 	}
 	b.sendAll()
@@ -74,7 +75,8 @@ func arpRequest() []byte {
 func subnetResponder(t testing.TB) *fastpath.Responder {
 	return must.Get(fastpath.New(fastpath.Config{MAC: ib.Station(0, benchQPN), UDPPorts: []uint16{7},
 		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30,
+		TicksPerSecond: 1 << 30}))(t)
 }
 
 // A reply's WQE has the device's format byte for byte, in the send queue and in BlueFlame. The reply goes back to the
@@ -112,7 +114,8 @@ func TestDatagramWQE(t *testing.T) {
 		want = append(append(append(want, reply[:60]...), 0x80, 0, 0, 28), reply[60:]...)
 		check.Same(t, b.wqe(0, 3)[:len(want)], want, "WQE\n% x")
 		check.Same(t, b.flame[:192], b.wqe(0, 3), "BlueFlame holds\n% x")
-		if reply[0] != 8 || reply[4+20] != 0 || !bytes.Equal(reply[16:20], []byte{10, 0, 0, 2}) || !bytes.Equal(reply[32:], b.payload[32:]) {
+		if reply[0] != 8 || reply[4+20] != 0 || !bytes.Equal(reply[16:20], []byte{10, 0, 0, 2}) ||
+			!bytes.Equal(reply[32:], b.payload[32:]) {
 			t.Errorf("% x is not the reply to\n% x", reply, b.payload)
 		}
 		check.Equal(t, b.doorbell, 0, "the doorbell was rung besides: %#x")
@@ -135,7 +138,8 @@ func TestEveryDatagramLength(t *testing.T) {
 			must.Equal(t, uint32(w[0]>>7), start>>b.txShift&1, "owner bit %d")
 			if n+4 > 180 {
 				seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[64]))
-				if seg != mlxkit.NewData(uint32(n+4), 0x1200, 1<<32+uint64(slot&b.mask*b.stride)+slotPayload) || w[7]&0x3F != 80/16 || len(w) != 128 {
+				if seg != mlxkit.NewData(uint32(n+4), 0x1200, 1<<32+uint64(slot&b.mask*b.stride)+slotPayload) ||
+					w[7]&0x3F != 80/16 || len(w) != 128 {
 					t.Fatalf("%d bytes: pointer %x, %d units in %d bytes", n, seg, w[7]&0x3F, len(w))
 				}
 				continue
@@ -148,7 +152,8 @@ func TestEveryDatagramLength(t *testing.T) {
 }
 
 // ask returns the WQE of the answer to a payload: destination and payload, or nothing and the verdict.
-func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte, to [16]byte) (w []byte, why fastpath.Verdict) {
+func (b *benchDatagrams) ask(t *testing.T, r *fastpath.Responder, payload []byte, to [16]byte) (w []byte,
+	why fastpath.Verdict) {
 	t.Helper()
 	before := r.Stats()
 	start := b.txTail
@@ -250,7 +255,8 @@ func TestDatagramDuplicate(t *testing.T) {
 	if why != fastpath.AnsweredND {
 		t.Fatal(why)
 	}
-	if av := w[16:56]; !bytes.Equal(av, append(append([]byte{1, 0, 0, 5, 0, 0x80, 0xC0, 5, 0, 0, 0, 3, 0x20, 0x7A, 0xBC, 0xDE}, all[:]...), 0, 0xFF, 0xFF, 0xFF, 0, 0, 0x0B, 0x1B)) {
+	if av := w[16:56]; !bytes.Equal(av, append(append([]byte{1, 0, 0, 5, 0, 0x80, 0xC0, 5, 0, 0, 0, 3, 0x20, 0x7A, 0xBC,
+		0xDE}, all[:]...), 0, 0xFF, 0xFF, 0xFF, 0, 0, 0x0B, 0x1B)) {
 		t.Errorf("goes to % x", av)
 	}
 	if o := b.wqe(start+2, 1)[4+8:]; !bytes.Equal(o[:8], []byte{2, 3, 0, 0, 0, 0, 3, 5}) {
@@ -294,7 +300,8 @@ func TestDatagramPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*DatagramQueue).Poll", 60)
 	nictest.StackAccesses(t, p, "(*DatagramQueue).post", 20)
 	nictest.StackAccesses(t, p, "(*DatagramQueue).point", 30)
-	nictest.HotLoop(t, p, "(*DatagramQueue).Poll", "mlx4.(*DatagramQueue).post", "mlx4.(*DatagramQueue).point", "mlx4.(*DatagramQueue).slow",
+	nictest.HotLoop(t, p, "(*DatagramQueue).Poll", "mlx4.(*DatagramQueue).post", "mlx4.(*DatagramQueue).point",
+		"mlx4.(*DatagramQueue).slow",
 		"mlx4.(*Queue).reclaim", "mlx4.(*Queue).fail", "mmio.Store32")
 	nictest.HotLoop(t, p, "(*DatagramQueue).post", "mmio.PushHeaded")
 	nictest.HotLoop(t, p, "(*DatagramQueue).point", "mmio.Store32", "mmio.FenceWC", "mmio.CopyWC")

@@ -76,15 +76,17 @@ type Device struct {
 	wide           map[int]*kit.Wide // port counters of 32 bits, by their place
 }
 
-// Open resets the card, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues are
-// added to the kernel's. Open takes fn over: Close closes it, and so does an Open that fails. The link need not be up.
+// Open resets the card, programs it and starts its queues. A verbs.Function stays with the kernel's driver, and queues
+// are added to the kernel's. Open takes fn over: Close closes it, and so does an Open that fails. The link need not be
+// up.
 func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	d := &Device{own: own, mtuAsked: o.MTU != 0}
 	d.ctl = owned{d}
 	if v := verbs.Of(fn); v != nil {
 		d.ctl = &shared{d: d, fn: v, port: &beside.Port{Fn: v, Limits: limits, Ports: true}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Stats: d.stats, Restart: d.restart, Release: d.ctl.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.ctl.counts, Stats: d.stats,
+		Restart: d.restart, Release: d.ctl.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -125,8 +127,10 @@ func (d *Device) Info() (i nic.Info) {
 		n := d.card.Options.RingSize
 		version, steering := d.ctl.describe()
 		i = d.card.Info(fmt.Sprintf("%s (%v), %s", d.model, d.card.Fn.ID(), version),
-			d.pushName(), slices.Concat(d.lacks, d.pushNotes(), []string{steering, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
-				"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+			d.pushName(), slices.Concat(d.lacks, d.pushNotes(),
+				[]string{steering, fmt.Sprintf("queues of %d slots and %d blocks, a completion of "+
+					"sends asked for once in %d blocks, completions not moderated", n, n*maxBlocks,
+					d.queues[0].askEvery)})...)
 		// PortCounters do not include datagrams without a receive WQE (IBA vol. 1 §16.1.3.5).
 		i.NoDropCounter = d.subnet != nil || i.Via != ""
 		i.NoByteCounter = i.Via != ""

@@ -44,11 +44,13 @@
 // of the first P_Key. Groups are entries of the multicast table. Package nic/ib implements the rest of InfiniBand,
 // which is not time-critical:
 //
-//   - requests of the subnet manager arrive on queue pair 0 and are passed to the agent in firmware (MAD_IFC), as in Linux;
-//   - when the port is active, the driver asks subnet administration on queue pair 1 to make the port a member of the broadcast group, and of the
-//     groups of the IPv6 addresses that it answers for. The Q_Key of the broadcast group starts the queue pair;
-//   - without a subnet manager Open succeeds, the link is down, and one log line says what the driver waits for. The same applies if subnet
-//     administration does not answer or refuses a group. The driver tries again every second;
+//   - requests of the subnet manager arrive on queue pair 0 and are passed to the agent in firmware (MAD_IFC), as in
+//     Linux;
+//   - when the port is active, the driver asks subnet administration on queue pair 1 to make the port a member of the
+//     broadcast group, and of the groups of the IPv6 addresses that it answers for. The Q_Key of the broadcast group
+//     starts the queue pair;
+//   - without a subnet manager Open succeeds, the link is down, and one log line says what the driver waits for. The
+//     same applies if subnet administration does not answer or refuses a group. The driver tries again every second;
 //   - a new LID or manager, or an event that requests it, renews the memberships; a new Q_Key restarts the device.
 //
 // fastpath's leaves see only the packet. All other code sees an artificial Ethernet header, in which the MAC of a

@@ -85,7 +85,8 @@ func (d *Device) createEQ() error {
 		e.mem = nil
 		return nil
 	})
-	mask := uint64(1)<<eventCQError | 1<<eventWQCatas | 1<<eventLocalCatas | 1<<eventPortChange | 1<<eventECC | 1<<eventWQInvalid |
+	mask := uint64(1)<<eventCQError | 1<<eventWQCatas | 1<<eventLocalCatas | 1<<eventPortChange | 1<<eventECC |
+		1<<eventWQInvalid |
 		1<<eventWQAccess | 1<<eventFatalWarn
 	if d.caps.portChanges {
 		mask |= 1 << eventPortMgmt
@@ -146,7 +147,8 @@ func (d *Device) event(entry []byte) {
 		d.portManagement(entry)
 	case eventCQError:
 		e.cqErrors.Add(1)
-		d.want("cq_error", fmt.Sprintf("error event of completion queue %#x, syndrome %#02x", data&0xFFFFFF, entry[eqeData+11]))
+		d.want("cq_error", fmt.Sprintf("error event of completion queue %#x, syndrome %#02x", data&0xFFFFFF,
+			entry[eqeData+11]))
 	case eventWQCatas, eventWQInvalid, eventWQAccess:
 		e.queueErrors.Add(1)
 		d.want("queue_error", fmt.Sprintf("error event %#02x of QP %#x", t, data&0xFFFFFF))
@@ -155,7 +157,8 @@ func (d *Device) event(entry []byte) {
 	case eventECC:
 		d.card.Log.Warn("the device found a memory error (ECC)")
 	case eventFatalWarn:
-		d.card.Log.Warn("the card is hot", "celsius", binary.BigEndian.Uint16(entry[eqeData:]), "threshold", binary.BigEndian.Uint16(entry[eqeData+2:]))
+		d.card.Log.Warn("the card is hot", "celsius", binary.BigEndian.Uint16(entry[eqeData:]), "threshold",
+			binary.BigEndian.Uint16(entry[eqeData+2:]))
 	default:
 		e.unknown.Add(1)
 		d.card.Log.Warn("unknown event", "type", t, "subtype", entry[eqeSubtype])

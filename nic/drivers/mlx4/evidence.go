@@ -6,8 +6,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/ib"
 )
 
-// attrModule is Mellanox's attribute of the port's own agent that reads the memory of the module or cable (Linux and FreeBSD,
-// mlx4_get_module_info). Ethernet ports have it, too.
+// attrModule is Mellanox's attribute of the port's own agent that reads the memory of the module or cable (Linux and
+// FreeBSD, mlx4_get_module_info). Ethernet ports have it, too.
 const attrModule ib.Attribute = 0xFF60
 
 // Fields of the attribute, by their offset in the datagram.
@@ -19,7 +19,8 @@ const (
 	moduleMost    = 48 // bytes of one request
 )
 
-// evidence requests what a probe file contains in addition to what Open needs: the board, and each port. The answers are in the trace.
+// evidence requests what a probe file contains in addition to what Open needs: the board, and each port. The answers
+// are in the trace.
 func (d *Device) evidence() {
 	d.commands.query(opQueryAdapter, 0)
 	for port := range d.caps.ports {
@@ -27,7 +28,8 @@ func (d *Device) evidence() {
 	}
 }
 
-// modules reads what is plugged into each port, except for serial numbers. The agent answers when the card is initialized.
+// modules reads what is plugged into each port, except for serial numbers. The agent answers when the card is
+// initialized.
 func (d *Device) modules() {
 	for port := range d.caps.ports {
 		const sfp = 3 // identifier, SFF-8024

@@ -8,7 +8,8 @@ import (
 // A model answers at once or never, but on a busy machine its thread may not run for half a second.
 func init() {
 	commandTimeout, semTimeout, resetTimeout, leastLooks = 2*time.Second, 2*time.Second, 2*time.Second, 150
-	resetSettle, resetLook, ownerPause, ownerTimeout = time.Millisecond, time.Millisecond, time.Millisecond, 50*time.Millisecond
+	resetSettle, resetLook, ownerPause, ownerTimeout = time.Millisecond, time.Millisecond, time.Millisecond,
+		50*time.Millisecond
 }
 
 // SetAdministration sets for a test how long to wait for an answer of subnet administration, and how often to try.

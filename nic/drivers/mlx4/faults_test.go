@@ -18,12 +18,15 @@ import (
 // without it and reports that. Nothing is left of the attempt.
 func TestEachCommandRefused(t *testing.T) {
 	devrig.EachCommandRefused(t, 32, func(refuse func(uint16) bool) *devrig.Rig[*mlx4.Device] {
-		return newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[refuse(op)] }}).Rig
+		return newRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
+			return map[bool]uint8{true: 3}[refuse(op)]
+		}}).Rig
 	}, func(_ uint16, notes string) bool { return strings.Contains(notes, "bad parameter") })
 }
 
 func TestCommandWithheld(t *testing.T) {
-	for op, name := range map[uint16]string{0x004: "QUERY_FW", 0xFFF: "MAP_FA", 0x007: "INIT_HCA", 0x013: "SW2HW_EQ", 0x01A: "INIT2RTR_QP", 0x009: "INIT_PORT"} {
+	for op, name := range map[uint16]string{0x004: "QUERY_FW", 0xFFF: "MAP_FA", 0x007: "INIT_HCA", 0x013: "SW2HW_EQ",
+		0x01A: "INIT2RTR_QP", 0x009: "INIT_PORT"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := newRig(t, mlx4sim.Options{Withhold: func(o uint16) bool { return o == op }})
@@ -51,7 +54,8 @@ func TestWrongCard(t *testing.T) {
 			}
 		})
 	}
-	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2}, {NoPortEvents: true}} { // these are as they should be
+	for _, o := range []mlx4sim.Options{{Link: mlx4sim.AnyLink}, {BootReads: 20}, {Abandoned: 2},
+		{NoPortEvents: true}} { // these are as they should be
 		x := openRig(t, o, nic.Options{})
 		x.Exchange(3, 98)
 		x.Close()
@@ -104,7 +108,8 @@ func TestDiesDuringCommand(t *testing.T) {
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := openRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }}, nic.Options{})
+	x := openRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }},
+		nic.Options{})
 	x.RecoversFromStuckCommand(stuck.Store, func() error { _, err := x.Dev.Link(); return err }, "QUERY_PORT")
 }
 
@@ -125,7 +130,8 @@ func (l *late) WriteBAR(bar int, off uint64, p []byte) error {
 	return nil
 }
 
-// A command that firmware begins after the driver stopped waiting writes to no memory, although Close writes to the card.
+// A command that firmware begins after the driver stopped waiting writes to no memory, although Close writes to the
+// card.
 func TestCloseAfterLateCommand(t *testing.T) {
 	m := mlx4sim.New(mlx4sim.Options{})
 	card := &late{Model: m}
@@ -149,7 +155,8 @@ func TestBlueFlameGivenUp(t *testing.T) {
 		x.Answers(98)
 	})
 	x.Exchange(70, 98)
-	if i := x.Dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes), "from BlueFlame to plain doorbells") {
+	if i := x.Dev.Info(); i.Push != "doorbell full" || !strings.Contains(list(i.Notes),
+		"from BlueFlame to plain doorbells") {
 		t.Errorf("push %q\n%s", i.Push, list(i.Notes))
 	}
 	if s := x.Stats(); s.Resets != 0 || s.Extra["send_queue_resets"] != 1 {
@@ -180,7 +187,8 @@ func TestWrongOptions(t *testing.T) {
 		x.own = own
 		x.Refuses(nic.Options{}, nil, "")
 	}
-	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000}, {Queues: 3},
+	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60},
+		{Queues: 1000}, {Queues: 3},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
 		newRig(t, mlx4sim.Options{}).Refuses(o, nil, "")
 	}

@@ -136,7 +136,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("%d port changes", n)
 	}
 	for kind, want := range map[uint8]string{
-		eventCQError: "cq_error", eventWQCatas: "queue_error", eventWQInvalid: "queue_error", eventWQAccess: "queue_error", eventLocalCatas: "internal_error",
+		eventCQError: "cq_error", eventWQCatas: "queue_error", eventWQInvalid: "queue_error",
+		eventWQAccess: "queue_error", eventLocalCatas: "internal_error",
 		eventECC: "", eventFatalWarn: "", 0x77: "",
 	} {
 		d.wanted.Store(nil)
@@ -155,14 +156,16 @@ func TestCatastrophe(t *testing.T) {
 	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	s.catas = 0xBAD0
 	y, err := d.check(true)
-	if err != nil || y == nil || y.Reason != "catastrophic_error" || !bytes.Contains([]byte(y.Why), []byte("0000bad0")) {
+	if err != nil || y == nil || y.Reason != "catastrophic_error" ||
+		!bytes.Contains([]byte(y.Why), []byte("0000bad0")) {
 		t.Fatalf("the watch sees %+v, %v", y, err)
 	}
 	s.sent = nil
 	s.answer = func(c sent) (Status, mailbox, uint64) { s.catas = 0; return card(c) }
 	must.OK(t, d.restart(y))
 	if s.sent[0].op != opQueryFW || s.resets != 2 || s.given != 0 {
-		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets, s.given)
+		t.Errorf("the first command is %v, %d resets, ownership was given back %d times", s.sent[0].op, s.resets,
+			s.given)
 	}
 	if err := d.Close(); err != nil || len(s.Maps) != 0 {
 		t.Errorf("%v, %d mappings are left", err, len(s.Maps))

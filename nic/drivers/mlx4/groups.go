@@ -34,7 +34,8 @@ func (d *Device) attach(group ib.GID, qpn uint32) error {
 	var entry mailbox
 	for hop := 0; ; hop++ {
 		if index >= uint32(d.icm.tables[resMCG].entries) || hop == mcgMostHops {
-			return d.card.Errorf("%w: %v says entry %#x for group %x, the table has %d", nic.ErrHardware, opMGIDHash, index, group, d.icm.tables[resMCG].entries)
+			return d.card.Errorf("%w: %v says entry %#x for group %x, the table has %d", nic.ErrHardware, opMGIDHash,
+				index, group, d.icm.tables[resMCG].entries)
 		}
 		if entry, err = d.commands.query(opReadMCG, index); err != nil {
 			return err

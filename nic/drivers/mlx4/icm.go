@@ -144,7 +144,8 @@ func (d *Device) plan() error {
 		{"MPTs", m.tables[resDMPT].used, uint64(c.maxMPTs)},
 	} {
 		if most.n > most.of {
-			return d.card.Errorf("%w: %d %s are needed, including the device's own; it has %d", nic.ErrHardware, most.n, most.what, most.of)
+			return d.card.Errorf("%w: %d %s are needed, including the device's own; it has %d", nic.ErrHardware, most.n,
+				most.what, most.of)
 		}
 	}
 	bytes := func(r resource) uint64 { return max(m.tables[r].entry*m.tables[r].entries, icmPage) }
@@ -157,7 +158,8 @@ func (d *Device) plan() error {
 		m.size += bytes(r)
 	}
 	if m.size > c.maxICM {
-		return d.card.Errorf("%w: %#x bytes of context memory are needed, the device has room for %#x", nic.ErrHardware, m.size, c.maxICM)
+		return d.card.Errorf("%w: %#x bytes of context memory are needed, the device has room for %#x", nic.ErrHardware,
+			m.size, c.maxICM)
 	}
 	return nil
 }
@@ -253,7 +255,8 @@ func (d *Device) contexts() error {
 		return err
 	}
 	if aux > maxFirmwarePages {
-		return d.card.Errorf("%w: %v asks for %d pages, expected %d at most", nic.ErrHardware, opSetICMSize, aux, maxFirmwarePages)
+		return d.card.Errorf("%w: %v asks for %d pages, expected %d at most", nic.ErrHardware, opSetICMSize, aux,
+			maxFirmwarePages)
 	}
 	blocks, err := d.memory(aux)
 	if err != nil {

@@ -35,7 +35,8 @@ func (d *Device) learnSubnetPort() error {
 	case o.Queues > 1:
 		return d.card.Errorf("%d queue pairs are asked for: port %d is set to InfiniBand, where IPoIB has one (cpu.cores: one core)", o.Queues, d.port)
 	case o.MAC != [6]byte{}:
-		return d.card.Errorf("a MAC is asked for: port %d is set to InfiniBand, where interfaces have none (nic.mac)", d.port)
+		return d.card.Errorf("a MAC is asked for: port %d is set to InfiniBand, where interfaces have none (nic.mac)",
+			d.port)
 	case o.Match != nil && o.Match.VLANs != nil:
 		return d.card.Errorf("VLANs are asked for: port %d is set to InfiniBand, which has partitions in their place (respond.vlans)", d.port)
 	case c.ibMTU == 0:
@@ -45,7 +46,8 @@ func (d *Device) learnSubnetPort() error {
 		d.card.MTU = min(ipoibMTU, ib.MTUOf(c.ibMTU))
 	}
 	if most := ib.MTUOf(c.ibMTU); d.card.MTU > most {
-		return d.card.Errorf("%w: MTU %d is asked for, port %d of InfiniBand takes up to %d", nic.ErrFrameSize, d.card.MTU, d.port, most)
+		return d.card.Errorf("%w: MTU %d is asked for, port %d of InfiniBand takes up to %d", nic.ErrFrameSize,
+			d.card.MTU, d.port, most)
 	}
 	if d.subnet == nil {
 		d.subnet = newSubnet(d)
@@ -155,7 +157,8 @@ func (d *Device) createDatagrams() error {
 		return err
 	}
 	for slot := range q.mask + 1 {
-		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(ib.GRHSize+maxPayload, q.lkey, q.iova+uint64(slot*q.stride)+slotGRH)
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(ib.GRHSize+maxPayload, q.lkey,
+			q.iova+uint64(slot*q.stride)+slotGRH)
 	}
 	if err := d.doorbell(&q.Queue); err != nil {
 		return err
@@ -184,8 +187,10 @@ func (d *Device) subnetCounts() (t nic.Stats, err error) {
 		return t, err
 	}
 	return nic.Stats{
-		RxFrames: c.RxPackets, RxBytes: c.RxBytes, TxFrames: c.TxPackets, TxBytes: c.TxBytes, RxErrors: c.RxErrors, TxErrors: c.TxDiscards,
-		Extra: map[string]uint64{"vl15_dropped": c.VL15Dropped, "symbol_errors": c.Symbols, "link_downed": c.LinkDowned, "rx_switch_errors": c.RxSwitchErrors},
+		RxFrames: c.RxPackets, RxBytes: c.RxBytes, TxFrames: c.TxPackets, TxBytes: c.TxBytes, RxErrors: c.RxErrors,
+		TxErrors: c.TxDiscards,
+		Extra: map[string]uint64{"vl15_dropped": c.VL15Dropped, "symbol_errors": c.Symbols,
+			"link_downed": c.LinkDowned, "rx_switch_errors": c.RxSwitchErrors},
 	}, nil
 }
 

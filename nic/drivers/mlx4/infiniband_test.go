@@ -30,11 +30,13 @@ func TestInfiniBandEchoes(t *testing.T) {
 		x.Open(nic.Options{})
 		i := x.Dev.Info()
 		check.Contains(t, list(i.Notes),
-			"link layer InfiniBand, state active", "LID 0x2, subnet manager at LID 0x1", "with MTU 2044, hardware address")
+			"link layer InfiniBand, state active", "LID 0x2, subnet manager at LID 0x1",
+			"with MTU 2044, hardware address")
 		check.Equal(t, i.MTU, 2044, "MTU %d")
 		for _, n := range []int{28, 56, 60, 84, 176, 177, 500, 1500, 2044} {
 			for _, global := range []bool{false, true} {
-				for name, p := range map[string][]byte{"icmp4": ping4(n), "icmp6": packet6(58, max(n, 48)), "udp6": packet6(17, max(n, 48))} {
+				for name, p := range map[string][]byte{"icmp4": ping4(n), "icmp6": packet6(58, max(n, 48)),
+					"udp6": packet6(17, max(n, 48))} {
 					at := 4 + 20 + 8
 					if name != "icmp4" {
 						at = 4 + 40 + 8
@@ -58,7 +60,8 @@ func TestInfiniBandEchoes(t *testing.T) {
 // testPacket returns a UDP header and n bytes of a STAMP test packet (RFC 8762 §4.2.1).
 func testPacket(n int) []byte {
 	d := make([]byte, 8+n)
-	copy(d, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0, 0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1})
+	copy(d, []byte{0x9C, 0x40, 3, 0x5E, byte((8 + n) >> 8), byte(8 + n), 0, 0, 0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F,
+		0x11, 0x22, 0x33, 0x44, 0x9F, 1})
 	for i := 8 + 44; i < len(d); i++ {
 		d[i] = byte(i)
 	}
@@ -87,9 +90,11 @@ func TestInfiniBandSTAMP(t *testing.T) {
 				be.PutUint64(m[4:], now)               // T3
 				copy(m[12:], []byte{0x85, 0x87, 0, 0}) // error estimate
 				be.PutUint64(m[16:], now)              // T2
-				copy(m[24:], []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1, 0, 0, 57, 0, 0, 0})
+				copy(m[24:], []byte{0, 0, 0, 42, 0xE8, 0xD4, 0xA5, 0x0F, 0x11, 0x22, 0x33, 0x44, 0x9F, 1, 0, 0, 57, 0,
+					0, 0})
 				for _, global := range []bool{false, true} {
-					check.Same(t, x.answer(request, global), udp(ours, far, 56, d), fmt.Sprintf("%d bytes, push %s:\n%%x", n, push))
+					check.Same(t, x.answer(request, global), udp(ours, far, 56, d),
+						fmt.Sprintf("%d bytes, push %s:\n%%x", n, push))
 				}
 			}
 			base := polling.TSC()
@@ -106,7 +111,8 @@ func TestInfiniBandSTAMP(t *testing.T) {
 			}
 			clock.Store(&fastpath.Clock{NTP: now, ErrorEstimate: 0x8587})
 		}
-		if s := x.Resp[0].Stats(); s[fastpath.AnsweredSTAMPv4] != 8*2+1 || s[fastpath.AnsweredSTAMPv6] != 8*2+1 || s.Refused() != 0 {
+		if s := x.Resp[0].Stats(); s[fastpath.AnsweredSTAMPv4] != 8*2+1 || s[fastpath.AnsweredSTAMPv6] != 8*2+1 ||
+			s.Refused() != 0 {
 			t.Errorf("push %s: %v", push, s)
 		}
 		x.Close()
@@ -124,11 +130,13 @@ func TestInfiniBandNeighbours(t *testing.T) {
 	host, gid := x.fabric.HostGID(), x.fabric.Ports[0].GID(x.fabric)
 	address := func(qpn uint32, gid [16]byte) []byte { return append(be.AppendUint32(nil, qpn), gid[:]...) }
 	arp := func(op byte, from []byte, fromIP byte, to []byte, toIP byte) []byte {
-		return ipoib(0x0806, slices.Concat([]byte{0, 32, 8, 0, 20, 4, 0, op}, from, []byte{10, 0, 0, fromIP}, to, []byte{10, 0, 0, toIP}))
+		return ipoib(0x0806, slices.Concat([]byte{0, 32, 8, 0, 20, 4, 0, op}, from, []byte{10, 0, 0, fromIP}, to,
+			[]byte{10, 0, 0, toIP}))
 	}
 	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 2))
 	k := x.reply()
-	if want := arp(2, address(x.qpn, gid), 2, address(fabric.HostQP, host), 1); !bytes.Equal(k.Payload, want) || k.DLID != 1 || k.DQP != fabric.HostQP {
+	if want := arp(2, address(x.qpn, gid), 2, address(fabric.HostQP, host), 1); !bytes.Equal(k.Payload, want) ||
+		k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("%+v\nwant % x", k, want)
 	}
 	x.fabric.Multicast(fabric.Broadcast, arp(1, address(fabric.HostQP, host), 1, make([]byte, 20), 3))
@@ -139,16 +147,19 @@ func TestInfiniBandNeighbours(t *testing.T) {
 		return ip6(from, solicited, 58, 255, append(m, option...), 2)
 	}
 	source := append([]byte{1, 3, 0, 0}, address(fabric.HostQP, host)...)
-	must.Equal(t, x.fabric.Multicast(solicitedGroup, solicit(far6, source...)), 1, "%d members of the solicited-node group")
+	must.Equal(t, x.fabric.Multicast(solicitedGroup, solicit(far6, source...)), 1,
+		"%d members of the solicited-node group")
 	k = x.reply()
 	m := k.Payload[44:]
-	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
+	if len(m) != 48 || m[0] != 136 || m[4] != 0x60 || !bytes.Equal(m[24:],
+		append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) || k.DLID != 1 || k.DQP != fabric.HostQP {
 		t.Errorf("advertisement % x to %+v", m, k)
 	}
 	check.Equal(t, cksum.Sum(k.Payload[12:], 58+48), 0xFFFF, "the advertisement sums to %#x")
 	x.fabric.Multicast(solicitedGroup, solicit(netip.IPv6Unspecified()))
 	k = x.reply()
-	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF || !bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
+	if g := x.fabric.Groups[allNodesGroup]; g == nil || k.DLID != g.MLID || k.DQP != 0xFFFFFF ||
+		!bytes.Equal(k.GRH[24:], allNodesGroup[:]) ||
 		!bytes.Equal(k.Payload[44+24:], append([]byte{2, 3, 0, 0}, address(x.qpn, gid)...)) {
 		t.Errorf("%+v", k)
 	}
@@ -177,7 +188,8 @@ func TestNoSubnetManager(t *testing.T) {
 		x.Busy(func() { x.stepped(func() { mlx4.Looks(x.Dev, 3) }) }) // for a second line, if there is one
 		x.Busy(func() {
 			l, err := x.Dev.Link()
-			if n := strings.Count(x.Logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" || !strings.Contains(x.Logs.String(), l.Waits) {
+			if n := strings.Count(x.Logs.String(), c.says); n != 1 || l.Up || err != nil || l.Waits == "" ||
+				!strings.Contains(x.Logs.String(), l.Waits) {
 				t.Errorf("%s: said %d times, link %v, %v\n%s", name, n, l, err, x.Logs.String())
 			}
 		})
@@ -220,12 +232,14 @@ func TestSubnetChanges(t *testing.T) {
 		x.Await(func() bool { l, err := x.Dev.Link(); return err == nil && l.Up && l.Speed > 0 })
 		x.Answers(84)
 	})
-	if s := x.Stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 || s.Extra["subnet_requests_unanswered"] != 0 ||
+	if s := x.Stats(); s.Resets != 0 || s.Extra["group_joins"] < 5 || s.Extra["subnet_requests"] == 0 ||
+		s.Extra["subnet_requests_unanswered"] != 0 ||
 		s.RxFrames == 0 || s.TxFrames == 0 || s.Extra["unknown_events"] != 0 {
 		t.Errorf("%+v", s)
 	}
 	check.Contains(t, x.Logs.String(),
-		"the port has another LID", "the subnet has another manager", "asks for memberships to be made again", "state=down")
+		"the port has another LID", "the subnet has another manager", "asks for memberships to be made again",
+		"state=down")
 	x.Settle()
 	x.Close()
 }
@@ -270,21 +284,26 @@ func TestInfiniBandRecovery(t *testing.T) {
 	}
 }
 
-// Each command that firmware may refuse while an InfiniBand port is opened is an error that names it; nothing is left of the
-// attempt.
+// Each command that firmware may refuse while an InfiniBand port is opened is an error that names it; nothing is left
+// of the attempt.
 func TestEachInfiniBandCommandRefused(t *testing.T) {
 	for _, bad := range []uint16{0x24, 0x0C, 0x09, 0x23, 0x16} {
-		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[op == bad] }})
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
+			return map[bool]uint8{true: 3}[op == bad]
+		}})
 		x.Refuses(nic.Options{}, nic.ErrHardware, fmt.Sprintf("(%#x)", bad))
 		x.Port.ForgetViolations()
 	}
 	for _, bad := range []uint16{0x25, 0x26, 0x27} { // once the port is a member: logged once, retried
 		var refuse atomic.Bool
 		refuse.Store(true)
-		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 { return map[bool]uint8{true: 3}[op == bad && refuse.Load()] }})
+		x := newSubnetRig(t, mlx4sim.Options{Status: func(op uint16) uint8 {
+			return map[bool]uint8{true: 3}[op == bad && refuse.Load()]
+		}})
 		must.OK(t, x.TryOpen(nic.Options{}))
 		x.until("the refusal", func() bool {
-			return strings.Contains(x.Logs.String(), "the groups of IPoIB were not joined: trying on") && strings.Contains(x.Logs.String(), fmt.Sprintf("(%#x)", bad))
+			return strings.Contains(x.Logs.String(), "the groups of IPoIB were not joined: trying on") &&
+				strings.Contains(x.Logs.String(), fmt.Sprintf("(%#x)", bad))
 		})
 		refuse.Store(false)
 		x.until("the link is up", func() bool { l, err := x.Dev.Link(); return err == nil && l.Up })

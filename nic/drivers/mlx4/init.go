@@ -21,7 +21,8 @@ func (d *Device) start() error {
 	if err := d.card.Allocate(16 << 20); err != nil {
 		return err
 	}
-	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
+	d.commands = &hcr{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive,
+		died: func() bool { return d.checkCatas() != nil }, state: d.catasText}
 	d.lacks, d.fw = nil, firmware{}
 	if err := d.card.Do("take the ownership register", d.claim); err != nil {
 		return err
@@ -37,14 +38,15 @@ func (d *Device) start() error {
 		kit.Stage{Name: "run the firmware", Do: d.runFirmware}, kit.Stage{Name: "read capabilities", Do: d.learn},
 		kit.Stage{Name: "read the port", Do: d.learnPort}, d.card.Evidence(d.evidence), kit.Learned,
 		kit.Stage{Name: "map doorbells", Do: d.mapDoorbells}, kit.Stage{Name: "map context memory", Do: d.contexts},
-		kit.Stage{Name: "initialize the card", Do: d.initialize}, d.card.Evidence(d.modules), kit.Stage{Name: "make a memory key", Do: d.memoryKey},
+		kit.Stage{Name: "initialize the card", Do: d.initialize}, d.card.Evidence(d.modules),
+		kit.Stage{Name: "make a memory key", Do: d.memoryKey},
 		kit.Stage{Name: "create the event queue", Do: d.createEQ}, kit.Stage{Name: "create queues", Do: d.startQueues},
 		kit.Stage{Name: "start the port", Do: d.startPort}, kit.Stage{Name: "steer frames", Do: d.startSteering},
 		kit.Stage{Name: "start the subnet agent", Do: d.startSubnet})
 }
 
-// quiet stops the function's DMA, resets it and frees all memory. The first start has no memory to free: without bus mastering the card's
-// own reset, which follows, is enough, as in Linux.
+// quiet stops the function's DMA, resets it and frees all memory. The first start has no memory to free: without bus
+// mastering the card's own reset, which follows, is enough, as in Linux.
 func (d *Device) quiet() error {
 	if err := d.card.Fn.SetBusMaster(false); err != nil || d.commands == nil {
 		return err
@@ -95,7 +97,9 @@ func (d *Device) readOwner() (uint32, error) {
 		case pci.Gone(d.card.Fn):
 			return v, d.card.Gone("ownership register")
 		case late:
-			return v, d.card.Errorf("%w: the card does not answer: the ownership register (%#x) reads all ones for %v after a reset", nic.ErrTimeout,
+			return v, d.card.Errorf(
+				"%w: the card does not answer: the ownership register (%#x) reads all ones for %v after a reset",
+				nic.ErrTimeout,
 				uint64(regOwner), resetSettle+resetTimeout)
 		}
 	}
@@ -227,7 +231,8 @@ func (d *Device) runFirmware() error {
 		catasOffset: m.u64(0x30), catasWords: m.u32(0x38), catasBAR: int(m.u8(0x3C)>>6) * 2,
 	}
 	if rev := m.u16(0x0A); rev != cmdifRev {
-		return d.card.Errorf("%w: firmware %v has command interface revision %d, this driver knows %d", nic.ErrHardware, d.fw, rev, cmdifRev)
+		return d.card.Errorf("%w: firmware %v has command interface revision %d, this driver knows %d", nic.ErrHardware,
+			d.fw, rev, cmdifRev)
 	}
 	blocks, err := d.memory(uint64(d.fw.pages))
 	if err != nil {
@@ -312,7 +317,8 @@ func (d *Device) learn() error {
 		toeplitz:    m.u8(0x2E)&0x10 != 0, udpRSS: flags&capUDPRSS != 0,
 		flowSteering: m.u8(0x76)&0x80 != 0, steeringQPs: m.u8(0x77),
 		swCQInit: flags2&cap2SWCQInit != 0, portChanges: flags&capPortChanges != 0,
-		rdmarcSize: m.u16(0x80), qpcSize: m.u16(0x82), auxcSize: m.u16(0x84), altcSize: m.u16(0x86), eqcSize: m.u16(0x88),
+		rdmarcSize: m.u16(0x80), qpcSize: m.u16(0x82), auxcSize: m.u16(0x84), altcSize: m.u16(0x86),
+		eqcSize: m.u16(0x88),
 		cqcSize: m.u16(0x8A), srqSize: m.u16(0x8C), cmptSize: m.u16(0x8E), mttSize: m.u16(0x90), dmptSize: m.u16(0x92),
 	}
 	if v := m.u8(0x2E) & 15; v != 0 {
@@ -329,11 +335,13 @@ func (d *Device) learn() error {
 		return d.card.Errorf("port %d is asked for, the card has %d", d.port, c.ports)
 	}
 	if n := uint32(d.card.Options.Queues); c.maxRSS > 0 && n > c.maxRSS {
-		return d.card.Errorf("%w: %d queue pairs are asked for, the card spreads frames over %d", nic.ErrHardware, n, c.maxRSS)
+		return d.card.Errorf("%w: %d queue pairs are asked for, the card spreads frames over %d", nic.ErrHardware, n,
+			c.maxRSS)
 	}
 	ring := uint32(d.card.Options.RingSize)
 	if ring*maxBlocks > c.maxQPSize || ring*maxBlocks > c.maxCQSize {
-		return d.card.Errorf("a ring of %d takes queues of %d entries, the device has QPs of %d and CQs of %d at most", ring, ring*maxBlocks,
+		return d.card.Errorf("a ring of %d takes queues of %d entries, the device has QPs of %d and CQs of %d at most",
+			ring, ring*maxBlocks,
 			c.maxQPSize, c.maxCQSize)
 	}
 	return nil
@@ -469,7 +477,8 @@ func (d *Device) teardown() error {
 func (d *Device) release() error {
 	var errs []error
 	d.subnet.stop(true)
-	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil { // otherwise the device does not respond
+	// otherwise the device does not respond
+	if d.commands != nil && d.commands.dead.Load() == nil && d.card.Alive() == nil && d.checkCatas() == nil {
 		if err := d.teardown(); !nic.Lost(err) { // a device that is gone took its objects with it
 			errs = append(errs, err)
 		}

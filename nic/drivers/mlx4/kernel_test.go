@@ -18,8 +18,8 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Kernel simulates the relevant part of Linux's mlx4_core and mlx4_ib: it drives the card with this package's driver, creates the queues
-// of user contexts in their memory, and inserts their rules with its priority for them.
+// Kernel simulates the relevant part of Linux's mlx4_core and mlx4_ib: it drives the card with this package's driver,
+// creates the queues of user contexts in their memory, and inserts their rules with its priority for them.
 type Kernel struct {
 	rig.Kernel
 	NoRaw   bool // the process has no CAP_NET_RAW
@@ -49,10 +49,11 @@ type userQP struct {
 // NewKernel opens the model for the kernel, while the model runs.
 func NewKernel(t testing.TB, port *sim.Port, mac [6]byte, mtu int) *Kernel {
 	k := &Kernel{}
-	k.Start(t, port, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1}, func(fn pci.Function, o nic.Options) nic.Device {
-		k.host = must.Get(Open(fn, o, Options{}))(k)
-		return k.host
-	})
+	k.Start(t, port, beside.Interface{Link: nic.Link{Up: true, Speed: 40000}, MAC: mac, MTU: mtu, Number: 1},
+		func(fn pci.Function, o nic.Options) nic.Device {
+			k.host = must.Get(Open(fn, o, Options{}))(k)
+			return k.host
+		})
 	return k
 }
 
@@ -62,10 +63,12 @@ func (k *Kernel) Function() pci.Function {
 	if k.NoCaps {
 		abi = 3
 	}
-	found := verbs.Found{Name: "mlx4_0", ABI: abi, Function: pci.Found{Driver: "mlx4_core", Interfaces: []string{"eth1", "eth2"}}}
+	found := verbs.Found{Name: "mlx4_0", ABI: abi, Function: pci.Found{Driver: "mlx4_core",
+		Interfaces: []string{"eth1", "eth2"}}}
 	return k.Beside(found, "2.42.5000", func() verbs.Kernel {
 		// Translations are mapped in whole pages, so there is room after the driver's own.
-		c := &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{}, used: map[uint32]uint32{}}
+		c := &context{Kernel: k, mttEnd: k.host.icm.mttEnd, cqs: map[uint32]uint32{}, qps: map[uint32]*userQP{},
+			used: map[uint32]uint32{}}
 		c.Process = k.Open(c)
 		return c
 	})
@@ -82,7 +85,8 @@ func (c *context) Method(object, method uint16, attrs []verbs.Attr) error {
 	switch {
 	case object == abi.ObjectDevice && method == abi.MethodGetContext:
 		own := rig.Data(attrs, abi.AttrUHWOut)
-		r := abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf), BfRegsPerPage: 8, CQESize: cqeSize}
+		r := abi.MLX4IBAllocUcontextResp{QPTabSize: 1 << 16, BfRegSize: uint16(2 * c.host.caps.bfHalf),
+			BfRegsPerPage: 8, CQESize: cqeSize}
 		if c.NoFlame {
 			r.BfRegSize, r.BfRegsPerPage = 0, 0
 		}
@@ -266,7 +270,8 @@ func (c *context) modify(m *abi.ModifyQP) error {
 	if u.state = m.QPState; u.state == verbs.QPStateReset {
 		return c.host.resetQP(u.number)
 	}
-	op := map[uint8]opcode{verbs.QPStateInit: opRST2INIT, verbs.QPStateRTR: opINIT2RTR, verbs.QPStateRTS: opRTR2RTS}[m.QPState]
+	op := map[uint8]opcode{verbs.QPStateInit: opRST2INIT, verbs.QPStateRTR: opINIT2RTR,
+		verbs.QPStateRTS: opRTR2RTS}[m.QPState]
 	u.ctx.set32(qpcFlags, u.ctx.u32(qpcFlags)&^(15<<28)|uint32(m.QPState)<<28)
 	return c.host.commands.run(command{op: op, modifier: u.number, in: u.ctx})
 }

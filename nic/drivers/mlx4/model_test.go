@@ -27,7 +27,8 @@ func TestEveryID(t *testing.T) {
 			}
 			i := x.Dev.Info()
 			id := fmt.Sprintf("15b3:%04x", p.Device())
-			if !strings.Contains(i.Model, id) || !strings.Contains(i.Model, "MT_") || strings.Contains(list(i.Notes), "DMFS") == (s == mlx4sim.MACTable) {
+			if !strings.Contains(i.Model, id) || !strings.Contains(i.Model, "MT_") ||
+				strings.Contains(list(i.Notes), "DMFS") == (s == mlx4sim.MACTable) {
 				t.Errorf("%s: %s\n%s", id, i.Model, list(i.Notes))
 			}
 			x.Busy(func() {
@@ -49,8 +50,10 @@ func TestEveryID(t *testing.T) {
 // Frames that are accepted: those for us, broadcast, and the groups of the addresses that are answered for; no other
 // group, if the addresses are known. Tags change nothing.
 func TestLetIn(t *testing.T) {
-	broadcast, solicited, other := [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, [6]byte{0x33, 0x33, 0xFF, 0, 0, 2}, [6]byte{0x33, 0x33, 0xFF, 0, 0, 3}
-	addresses := &fastpath.Config{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
+	broadcast, solicited, other := [6]byte{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, [6]byte{0x33, 0x33, 0xFF, 0, 0, 2},
+		[6]byte{0x33, 0x33, 0xFF, 0, 0, 3}
+	addresses := &fastpath.Config{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"),
+		netip.MustParsePrefix("fd00::2/64")}}
 	for name, c := range map[string]struct {
 		card  mlx4sim.Steering
 		own   string
@@ -66,12 +69,14 @@ func TestLetIn(t *testing.T) {
 			x := newRig(t, mlx4sim.Options{Steering: c.card})
 			x.own.Steering = c.own
 			x.Open(nic.Options{Queues: 4, Match: c.match})
-			for mac, want := range map[[6]byte]bool{ourMAC: true, broadcast: true, solicited: true, other: c.other, farMAC: false} {
+			for mac, want := range map[[6]byte]bool{ourMAC: true, broadcast: true, solicited: true, other: c.other,
+				farMAC: false} {
 				for _, vlan := range []int{-1, 0, 5, 4095} {
 					before := x.model.Counters().Received
 					x.Ping(mac, 80, vlan)
 					x.Settle()
-					check.Equal(t, !maps.Equal(x.model.Counters().Received, before), want, fmt.Sprintf("%v, VLAN %d: received %%v", net.HardwareAddr(mac[:]), vlan))
+					check.Equal(t, !maps.Equal(x.model.Counters().Received, before), want,
+						fmt.Sprintf("%v, VLAN %d: received %%v", net.HardwareAddr(mac[:]), vlan))
 				}
 			}
 		})
@@ -157,14 +162,17 @@ func TestBusCost(t *testing.T) {
 		with, onWay := cost(t, c.push, c.size, n, true)
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
 		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f of them on the way to the wire, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size,
-			per(with.DMARead, idle.DMARead), float64(onWay)/n, per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite))
+			per(with.DMARead, idle.DMARead), float64(onWay)/n, per(with.DMAWrite, idle.DMAWrite),
+			per(with.MMIOWrite, idle.MMIOWrite))
 		// The driver's watch writes to the device too, by the clock: a few times in all, on a busy machine.
-		if more := int64(with.MMIOWrite-idle.MMIOWrite) - int64(c.mmio*n); onWay != c.reads*n || more < -n/16 || more > n/16 {
+		if more := int64(with.MMIOWrite-idle.MMIOWrite) - int64(c.mmio*n); onWay != c.reads*n || more < -n/16 ||
+			more > n/16 {
 			t.Errorf("%s, %d bytes: %d DMA reads on the way to the wire and %d MMIO writes of %d replies, want %d and %d of each", c.push, c.size, onWay,
 				with.MMIOWrite-idle.MMIOWrite, n, c.reads, c.mmio)
 		}
 		if with.MMIORead != 0 || per(with.DMAWrite, idle.DMAWrite) > 0.5 {
-			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead, per(with.DMAWrite, idle.DMAWrite))
+			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead,
+				per(with.DMAWrite, idle.DMAWrite))
 		}
 	}
 }

@@ -252,7 +252,8 @@ func (d *Device) allocate() (all []blocks, err error) {
 		q.rxQPN, q.txQPN, q.rxCQN, q.txCQN = m.rxQP+uint32(i), m.txQP+uint32(i), m.cq+2*uint32(i), m.cq+2*uint32(i)+1
 		d.layout(q)
 		b := blocks{records: memory.Block(3*64, 64), // doorbell records, a cache line each
-			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096), sq: memory.Block(n*maxBlocks*txbb, 4096),
+			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
+			sq: memory.Block(n*maxBlocks*txbb, 4096),
 			rq: memory.Block(txbb+n*rxWQE, 4096)}
 		q.allocate(&memory, i == 0)
 		if memory.Err != nil {
@@ -317,7 +318,8 @@ func (q *Queue) allocate(memory *kit.Rings, send bool) {
 // fillReceives writes the receive WQEs.
 func (q *Queue) fillReceives() {
 	for slot := range q.mask + 1 {
-		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride))
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey,
+			q.iova+uint64(slot*q.stride))
 	}
 }
 
@@ -336,7 +338,8 @@ func (d *Device) createRSS() error {
 	in := d.qpContext(d.icm.rssQP, d.icm.cq, firstUAR)
 	in.set32(qpcFlags, serviceMLX|qpRSS)
 	in.set8(qpcSQ, sizeStride(1, txbb))
-	b, err := d.card.Block(icmPage, icmPage) // never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
+	// never used; the first translations are the device's own (Linux, mlx4_en: priv->res)
+	b, err := d.card.Block(icmPage, icmPage)
 	if err != nil {
 		return err
 	}

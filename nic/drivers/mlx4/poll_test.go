@@ -38,16 +38,19 @@ func (b *bench) fill(t testing.TB, q *Queue, stride, sends, inlineMax int, push 
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	*q = Queue{
-		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
+		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize),
+		wq: mmio.SendRing{Base: aligned(4 * ring * txbb), Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
 		buf: aligned(ring * stride), pend: kit.Words(ring), asked: kit.Words(8 * ring),
 		rqRec: &b.records[0], rxCQRec: &b.records[1], txCQRec: &b.records[2],
-		iova: 1 << 32, stride: uint32(stride), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, txRoom: 4*ring - headroom,
-		lkey: 0x1200, number: benchQPN << 8, askEvery: 32, bfHalf: 256, inlineMax: uint32(inlineMax), db: &b.doorbell,
+		iova: 1 << 32, stride: uint32(stride), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11,
+		txRoom: 4*ring - headroom,
+		lkey:   0x1200, number: benchQPN << 8, askEvery: 32, bfHalf: 256, inlineMax: uint32(inlineMax), db: &b.doorbell,
 	}
 	if push {
 		q.setFlame(flame)
 	}
-	q.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(sends*stride)), sends*stride)}, make([]uint32, sends))
+	q.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(sends*stride)), sends*stride)},
+		make([]uint32, sends))
 	emptyCQ(q.rxCQ, ring)
 	emptyCQ(q.txCQ, 4*ring)
 	q.reset()
@@ -88,7 +91,8 @@ func (b *benchQueue) arrive(n int) {
 	for range n {
 		slot := b.arrived & b.mask
 		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
-		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))), last: done(1, b.arrived, b.arrived, b.shift)}
+		*b.completion(b.rxCQ, slot) = cqe{byteCount: swap(uint32(len(b.frame))),
+			last: done(1, b.arrived, b.arrived, b.shift)}
 		b.arrived++
 	}
 	b.sendAll()
@@ -118,7 +122,8 @@ func (q *Queue) wqe(first, blocks uint32) (w []byte) {
 	return w
 }
 
-// Linux's driver lets the card write completions of 64 bytes, of which the second half is used: beside it, ours are the same.
+// Linux's driver lets the card write completions of 64 bytes, of which the second half is used: beside it, ours are the
+// same.
 func TestWideCompletions(t *testing.T) {
 	b, r := newBenchQueue(t, rig.Echo(98), true), rig.NewResponder(t)
 	aligned := nictest.Carve(t, 10*512*cqeSize+512)
@@ -181,14 +186,16 @@ func TestDoorbellWQE(t *testing.T) {
 	}
 	for n := range uint32(3) {
 		w := b.wqe(2*n, 2)
-		if want := []byte{0, 0, 0, 0x0A, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 44}; !bytes.Equal(w[:20], want) || w[64] != 0x80 || w[67] != 16 {
+		if want := []byte{0, 0, 0, 0x0A, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 44}; !bytes.Equal(w[:20],
+			want) || w[64] != 0x80 || w[67] != 16 {
 			t.Errorf("WQE %d: % x, want % x", n, w, want)
 		}
 	}
 	check.Equal(t, swap(b.doorbell), benchQPN<<8, "doorbell %#x")
 }
 
-// decode reads a WQE back as the device would, whose inline segments begin at an offset. It returns its frame and how many blocks it has.
+// decode reads a WQE back as the device would, whose inline segments begin at an offset. It returns its frame and how
+// many blocks it has.
 func decode(t *testing.T, w []byte, at int) (frame []byte, blocks uint32) {
 	t.Helper()
 	size := int(w[7]&0x3F) * 16
@@ -226,7 +233,8 @@ func TestEveryLength(t *testing.T) {
 			}
 			w := b.wqe(start, b.txTail-start)
 			frame, blocks := decode(t, w, 16)
-			if want := unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride)), n); !bytes.Equal(frame, want) || blocks != b.txTail-start {
+			if want := unsafe.Slice((*byte)(unsafe.Add(b.buf, slot&b.mask*b.stride)), n); !bytes.Equal(frame, want) ||
+				blocks != b.txTail-start {
 				t.Fatalf("%d bytes: WQE of %d blocks at %d holds\n% x\nwant\n% x", n, blocks, start, frame, want)
 			}
 			if uint32(w[0]>>7) != start>>b.txShift&1 || binary.BigEndian.Uint16(w[1:]) != uint16(start) {
@@ -246,13 +254,14 @@ func TestPointerWQE(t *testing.T) {
 	if b.Poll(r) != 1 || b.txTail != 1 {
 		t.Fatalf("%d blocks", b.txTail)
 	}
-	want := []byte{0, 0, 0, 0x0A, 0, 3, 5, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 225, 0, 0, 0x12, 0, 0, 0, 0, 1, 0, 0, 0, 0}
+	want := []byte{0, 0, 0, 0x0A, 0, 3, 5, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 225, 0, 0, 0x12, 0, 0, 0, 0, 1, 0, 0, 0,
+		0}
 	check.Same(t, b.wqe(0, 1)[:32], want, "% x")
 	check.Same(t, b.flame[:64], b.wqe(0, 1), "BlueFlame holds % x")
 }
 
-// Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those that were
-// freed, and before the first lap all. The headroom is never posted.
+// Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those
+// that were freed, and before the first lap all. The headroom is never posted.
 func TestStamps(t *testing.T) {
 	r := rig.NewResponder(t)
 	b := newBenchQueue(t, rig.Echo(150), true)
@@ -354,7 +363,8 @@ func BenchmarkPoll(b *testing.B) {
 	for _, bm := range []struct {
 		size, batch int
 		push        string // false: without BlueFlame; off: without BlueFlame and inlining
-	}{{64, 1, "true"}, {64, 32, "true"}, {224, 1, "true"}, {225, 1, "true"}, {64, 1, "false"}, {64, 32, "false"}, {64, 1, "off"}, {64, 32, "off"}} {
+	}{{64, 1, "true"}, {64, 32, "true"}, {224, 1, "true"}, {225, 1, "true"}, {64, 1, "false"}, {64, 32, "false"},
+		{64, 1, "off"}, {64, 32, "off"}} {
 		b.Run(fmt.Sprintf("size=%d/batch=%d/push=%s", bm.size, bm.batch, bm.push), func(b *testing.B) {
 			q, r := newBenchQueue(b, rig.Echo(bm.size), bm.push == "true"), rig.NewResponder(b)
 			if bm.push == "off" {
@@ -382,7 +392,8 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*Queue).Poll", 48)
 	nictest.StackAccesses(t, p, "(*Queue).post", 20)
 	nictest.StackAccesses(t, p, "(*Queue).point", 10)
-	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).reclaim", "mlx4.(*Queue).fail",
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx4.(*Queue).post", "mlx4.(*Queue).point", "mlx4.(*Queue).reclaim",
+		"mlx4.(*Queue).fail",
 		"mmio.Store32", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushInline")
 	nictest.HotLoop(t, p, "(*Queue).point", "mlx4.(*Queue).hand")

@@ -41,7 +41,8 @@ func (d *Device) learnPort() error {
 		return d.learnSubnetPort()
 	}
 	if d.card.MTU > int(c.mtu) {
-		return d.card.Errorf("%w: MTU %d is asked for, port %d takes up to %d", nic.ErrFrameSize, d.card.MTU, d.port, c.mtu)
+		return d.card.Errorf("%w: MTU %d is asked for, port %d takes up to %d", nic.ErrFrameSize, d.card.MTU, d.port,
+			c.mtu)
 	}
 	if d.card.MAC = d.card.Options.MAC; d.card.MAC == [6]byte{} {
 		d.card.MAC = c.mac
@@ -89,7 +90,8 @@ func (d *Device) startPort() error {
 	for i := range vlans {
 		vlans[i] = 0xFF
 	}
-	if err := d.optional("frames of VLANs may be kept out", d.commands.run(command{op: opSetVLANFltr, modifier: d.port, in: vlans})); err != nil {
+	if err := d.optional("frames of VLANs may be kept out", d.commands.run(
+		command{op: opSetVLANFltr, modifier: d.port, in: vlans})); err != nil {
 		return err
 	}
 	off := command{op: opSetMCastFltr, opMod: filterOff, modifier: d.port}
@@ -104,7 +106,10 @@ func (d *Device) initPort() error {
 	if err := d.commands.run(command{op: opInitPort, modifier: d.port}); err != nil {
 		return err
 	}
-	d.steps.Done(opClosePort.String(), func() error { return d.commands.run(command{op: opClosePort, modifier: d.port}) })
+	d.steps.Done(opClosePort.String(), func() error {
+		return d.commands.run(
+			command{op: opClosePort, modifier: d.port})
+	})
 	return nil
 }
 

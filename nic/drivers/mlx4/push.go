@@ -18,8 +18,8 @@ type Options struct {
 	Port int
 	// Steering is "a0" to do without device-managed flow steering, "" for the best the firmware has.
 	Steering string
-	// Dedicated are addresses of the interface that only the responder uses, beside the kernel's driver: the kernel sends nothing from
-	// them.
+	// Dedicated are addresses of the interface that only the responder uses, beside the kernel's driver: the kernel
+	// sends nothing from them.
 	Dedicated []netip.Addr
 }
 
@@ -38,8 +38,9 @@ func (o Options) check() error {
 
 // Push modes.
 const (
-	pushFull = "full" // the frame inline, up to MaxInline bytes, through BlueFlame; for a longer frame the WQE with a pointer
-	pushOff  = "off"  // a pointer in the send queue, and a doorbell: the device fetches all
+	// the frame inline, up to MaxInline bytes, through BlueFlame; for a longer frame the WQE with a pointer
+	pushFull = "full"
+	pushOff  = "off" // a pointer in the send queue, and a doorbell: the device fetches all
 )
 
 // choosePush sets the longest frame that is sent inline: up to half a BlueFlame register.
@@ -64,7 +65,8 @@ func (d *Device) choosePush() {
 		d.inlineMax = min(most, uint32(d.own.MaxInline))
 	}
 	if d.own.MaxInline > int(most) {
-		d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.MaxInline))
+		d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most,
+			d.own.MaxInline))
 	}
 }
 
@@ -122,7 +124,8 @@ func (d *Device) pushNotes() []string {
 	if d.subnet != nil {
 		what = "payloads"
 	}
-	return []string{fmt.Sprintf("%s up to %d bytes go whole into their work queue entry, longer ones by a pointer", what, q.inlineMax)}
+	return []string{fmt.Sprintf("%s up to %d bytes go whole into their work queue entry, longer ones by a pointer",
+		what, q.inlineMax)}
 }
 
 // layout sets a queue's sizes.

@@ -184,8 +184,8 @@ func (q *Queue) block(n uint32) *[8]uint64 {
 
 // setFlame sets the BlueFlame register, nil for none.
 //
-// The WQE's index and the queue's number are of use with BlueFlame only, and the number must not be there without: it would be read as a
-// VLAN tag.
+// The WQE's index and the queue's number are of use with BlueFlame only, and the number must not be there without: it
+// would be read as a VLAN tag.
 func (q *Queue) setFlame(bf unsafe.Pointer) {
 	q.bf, q.indexes, q.numbers = bf, 0, 0
 	if bf != nil {
@@ -287,7 +287,8 @@ func (q *Queue) reclaim() {
 		}
 		polling.Publish(&q.txNext, taken)
 		mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
-		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31 // copies, because the compiler would reload the fields after each stamp
+		// copies, because the compiler would reload the fields after each stamp
+		base, mask, shift := q.wq.Base, q.txMask, q.txShift&31
 		for n := q.txDone; n != done; {
 			lap := min(done-n, mask+1-n&mask) // blocks up to the ring's end
 			v, at := swap(stamp|n>>shift<<31), unsafe.Add(base, n&mask*txbb)
@@ -306,7 +307,8 @@ func (q *Queue) reclaim() {
 	q.freed = freed
 	if freed-q.posted >= refillBatch {
 		q.posted = freed
-		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (nic/memory-order.md: rings)
+		// before the slots that will complete there again (nic/memory-order.md: rings)
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF))
 		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }
@@ -344,7 +346,8 @@ func (q *Queue) faultText() string {
 		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, QP %#06x", side,
 			mlxkit.Syndrome(c.last>>24), uint8(c.last>>16), index, swap(c.qpn)&0xFFFFFF)
 	}
-	return fmt.Sprintf("%s completion is not what is due: opcode %#02x, of a send %v, WQE %d, QP %#06x", side, kind&opcodeMask, kind&kindSend != 0,
+	return fmt.Sprintf("%s completion is not what is due: opcode %#02x, of a send %v, WQE %d, QP %#06x", side,
+		kind&opcodeMask, kind&kindSend != 0,
 		index, swap(c.qpn)&0xFFFFFF)
 }
 

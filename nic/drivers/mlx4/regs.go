@@ -10,8 +10,9 @@ import (
 type reg uint64
 
 const (
-	regHCR      reg = 0x80680 // host command register: seven dwords
-	regOwner    reg = 0x8069C // ownership: a read of 0 takes it, any other value means that it is taken; writing 0 releases it
+	regHCR reg = 0x80680 // host command register: seven dwords
+	// ownership: a read of 0 takes it, any other value means that it is taken; writing 0 releases it
+	regOwner    reg = 0x8069C
 	regReset    reg = 0xF0010 // writing 1 resets the whole card
 	regResetSem reg = 0xF03FC // flash semaphore: a read of 0 takes it; a reset releases it
 
@@ -95,7 +96,8 @@ var opcodeNames = map[opcode]string{
 	opSW2HWMPT: "SW2HW_MPT", opHW2SWMPT: "HW2SW_MPT", opMapEQ: "MAP_EQ", opSW2HWEQ: "SW2HW_EQ", opHW2SWEQ: "HW2SW_EQ",
 	opSW2HWCQ: "SW2HW_CQ", opHW2SWCQ: "HW2SW_CQ", opRST2INIT: "RST2INIT_QP", opINIT2RTR: "INIT2RTR_QP",
 	opRTR2RTS: "RTR2RTS_QP", op2RST: "2RST_QP", opSpecialQP: "CONF_SPECIAL_QP",
-	opMADIFC: "MAD_IFC", opReadMCG: "READ_MCG", opWriteMCG: "WRITE_MCG", opMGIDHash: "MGID_HASH", opQueryPort: "QUERY_PORT",
+	opMADIFC: "MAD_IFC", opReadMCG: "READ_MCG", opWriteMCG: "WRITE_MCG", opMGIDHash: "MGID_HASH",
+	opQueryPort:   "QUERY_PORT",
 	opSetVLANFltr: "SET_VLAN_FLTR", opSetMCastFltr: "SET_MCAST_FLTR", opDumpEthStats: "DUMP_ETH_STATS",
 	opFlowAttach: "QP_FLOW_STEERING_ATTACH", opFlowDetach: "QP_FLOW_STEERING_DETACH", opRunFW: "RUN_FW",
 	opUnmapICM: "UNMAP_ICM", opMapICM: "MAP_ICM", opUnmapICMAux: "UNMAP_ICM_AUX", opMapICMAux: "MAP_ICM_AUX",
@@ -115,11 +117,14 @@ type Status uint8
 const statusMultiFunction Status = 0x50
 
 var statusNames = map[Status]string{
-	0x01: "internal error", 0x02: "bad operation", 0x03: "bad parameter", 0x04: "bad system state", 0x05: "bad resource",
+	0x01: "internal error", 0x02: "bad operation", 0x03: "bad parameter", 0x04: "bad system state",
+	0x05: "bad resource",
 	0x06: "resource busy", 0x08: "exceeds the device's limits", 0x09: "bad resource state", 0x0A: "index out of range",
 	0x0B: "firmware image is corrupt", 0x0C: "error in the mapping of context memory (ICM)", 0x10: "bad QP state",
-	0x20: "bad segment parameters", 0x21: "memory windows are bound to the region", 0x22: "local attached memory is not present",
-	0x30: "bad management packet", 0x40: "more completions are outstanding than would fit", statusMultiFunction: "not for this function: multi-function support is required",
+	0x20: "bad segment parameters", 0x21: "memory windows are bound to the region",
+	0x22: "local attached memory is not present",
+	0x30: "bad management packet", 0x40: "more completions are outstanding than would fit",
+	statusMultiFunction: "not for this function: multi-function support is required",
 }
 
 func (s Status) String() string { return mlxkit.Named(statusNames, s) }

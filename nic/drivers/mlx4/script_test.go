@@ -24,7 +24,8 @@ type script struct {
 	config         [256]byte
 	removed        bool
 
-	// vfio-pci shows payload and read request sizes of Device Control as a driver wrote them, and leaves the card's alone.
+	// vfio-pci shows payload and read request sizes of Device Control as a driver wrote them, and leaves the card's
+	// alone.
 	control uint16 // Device Control of the card
 	above   uint16 // of the port above it
 	denied  error  // from WriteReal
@@ -155,7 +156,8 @@ func (s *script) execute() {
 	if s.config[4]&6 != 6 {
 		s.Errorf("command %#08x with bus mastering or memory off", w)
 	}
-	c := sent{op: opcode(w & 0xFFF), opMod: uint8(w >> 12 & 15), modifier: s.hcr[2], param: uint64(s.hcr[0])<<32 | uint64(s.hcr[1])}
+	c := sent{op: opcode(w & 0xFFF), opMod: uint8(w >> 12 & 15), modifier: s.hcr[2],
+		param: uint64(s.hcr[0])<<32 | uint64(s.hcr[1])}
 	if slices.Contains(takesMailbox, c.op) {
 		if payload := func(v uint16) uint16 { return v >> 5 & 7 }; payload(s.control) < payload(s.above) {
 			s.Errorf("%v reads a mailbox: the port above answers with up to %d bytes, and the card takes %d (malformed TLP)", c.op, 128<<payload(s.above), 128<<payload(s.control))
@@ -194,8 +196,10 @@ func card(c sent) (Status, mailbox, uint64) {
 		m.set64(0x30, 0x1000)
 		m.set32(0x38, 16)
 	case opQueryDevCap:
-		for off, v := range map[int]uint8{0x11: 14, 0x12: 6, 0x13: 19, 0x14: 6 << 4, 0x15: 16, 0x19: 22, 0x1A: 7, 0x1B: 16, 0x1D: 19, 0x1E: 2, 0x1F: 9,
-			0x20: 4 << 4, 0x22: 8, 0x2E: 0x37, 0x37: 2, 0x48: 1 << 4, 0x49: 2, 0x4C: 0x80, 0x4D: 9, 0x4E: 3, 0x64: 2 << 4, 0x76: 0x80, 0x77: 248} {
+		for off, v := range map[int]uint8{0x11: 14, 0x12: 6, 0x13: 19, 0x14: 6 << 4, 0x15: 16, 0x19: 22, 0x1A: 7,
+			0x1B: 16, 0x1D: 19, 0x1E: 2, 0x1F: 9,
+			0x20: 4 << 4, 0x22: 8, 0x2E: 0x37, 0x37: 2, 0x48: 1 << 4, 0x49: 2, 0x4C: 0x80, 0x4D: 9, 0x4E: 3,
+			0x64: 2 << 4, 0x76: 0x80, 0x77: 248} {
 			m.set8(off, v)
 		}
 		m.set64(0x40, capUDPRSS)

@@ -20,9 +20,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 )
 
-// shared is the control of a function that belongs to the kernel's driver. The kernel creates the queue pairs, for raw packets, in this
-// process's memory, and destroys them with its context. Rules, which come before the kernel's, send the frames that are answered, or a
-// bench's replies, to them; all others reach the kernel.
+// shared is the control of a function that belongs to the kernel's driver. The kernel creates the queue pairs, for raw
+// packets, in this process's memory, and destroys them with its context. Rules, which come before the kernel's, send
+// the frames that are answered, or a bench's replies, to them; all others reach the kernel.
 type shared struct {
 	d    *Device
 	fn   *verbs.Function
@@ -43,7 +43,8 @@ func (s *shared) prepare() error {
 	case s.d.own.Steering != "":
 		return c.Errorf("debug.no_steering is for a function of our own: the kernel steers this one")
 	case o.Queues != 1:
-		return c.Errorf("%w: %d queue pairs: beside the kernel's driver there is one (cpu.cores: give one)", errors.ErrUnsupported, o.Queues)
+		return c.Errorf("%w: %d queue pairs: beside the kernel's driver there is one (cpu.cores: give one)",
+			errors.ErrUnsupported, o.Queues)
 	case o.Match != nil && o.Match.VLANs != nil:
 		return c.Errorf("%w: respond.vlans: beside the kernel's driver the card's rules do not select frames without a tag", errors.ErrUnsupported)
 	}
@@ -72,7 +73,8 @@ func (s *shared) startOnce() error {
 	}
 	s.d.lacks = nil
 	return s.d.card.Stages(
-		kit.Stage{Name: "open a context", Do: s.open}, kit.Stage{Name: "read the port", Do: func() error { return s.port.Learn(&s.d.card) }}, kit.Learned,
+		kit.Stage{Name: "open a context", Do: s.open}, kit.Stage{Name: "read the port",
+			Do: func() error { return s.port.Learn(&s.d.card) }}, kit.Learned,
 		kit.Stage{Name: "create queues", Do: s.createQueue}, kit.Stage{Name: "steer frames", Do: s.steer})
 }
 
@@ -96,7 +98,8 @@ func (s *shared) open() error {
 			errors.ErrUnsupported)
 	}
 	if r.CQESize != cqeSize && r.CQESize != 2*cqeSize {
-		return d.card.Errorf("%w: completions of %d bytes, expected %d or %d", nic.ErrHardware, r.CQESize, cqeSize, 2*cqeSize)
+		return d.card.Errorf("%w: completions of %d bytes, expected %d or %d", nic.ErrHardware, r.CQESize, cqeSize,
+			2*cqeSize)
 	}
 	s.wide = r.CQESize/cqeSize - 1
 	var pd abi.MLX4IBAllocPDResp
@@ -121,17 +124,20 @@ func (s *shared) open() error {
 	return nil
 }
 
-// begin opens a context. Without completions of 64 bytes the kernel has version 3 of its interface, with a shorter answer.
+// begin opens a context. Without completions of 64 bytes the kernel has version 3 of its interface, with a shorter
+// answer.
 func (s *shared) begin() (r abi.MLX4IBAllocUcontextResp, err error) {
 	switch s.fn.Found.ABI {
 	case 3:
 		var short abi.MLX4IBAllocUcontextRespV3
 		err = s.ctx.Begin(nil, verbs.Bytes(&short))
-		r = abi.MLX4IBAllocUcontextResp{QPTabSize: short.QPTabSize, BfRegSize: short.BfRegSize, BfRegsPerPage: short.BfRegsPerPage, CQESize: cqeSize}
+		r = abi.MLX4IBAllocUcontextResp{QPTabSize: short.QPTabSize, BfRegSize: short.BfRegSize,
+			BfRegsPerPage: short.BfRegsPerPage, CQESize: cqeSize}
 	case 4:
 		err = s.ctx.Begin(nil, verbs.Bytes(&r))
 	default:
-		err = fmt.Errorf("%w: version %d of mlx4_ib's interface, this driver knows 3 and 4", errors.ErrUnsupported, s.fn.Found.ABI)
+		err = fmt.Errorf("%w: version %d of mlx4_ib's interface, this driver knows 3 and 4", errors.ErrUnsupported,
+			s.fn.Found.ABI)
 	}
 	if err != nil {
 		return r, s.d.card.Errorf("%w", err)
@@ -160,7 +166,8 @@ func Available(fn *verbs.Function) (how string, err error) {
 	return "by queue pairs for raw packets", errors.Join(s.open(), s.release())
 }
 
-// createQueue creates the queue: a QP that receives and one that sends, as on a function of our own, each with an unused other half.
+// createQueue creates the queue: a QP that receives and one that sends, as on a function of our own, each with an
+// unused other half.
 func (s *shared) createQueue() error {
 	d := s.d
 	if d.queues == nil {
@@ -173,7 +180,8 @@ func (s *shared) createQueue() error {
 	slots, blocks := int(q.mask+1), int(q.txMask+1)
 	const page = 4096
 	// All memory at once, because memory added to the arena later would have another key.
-	size := (slots+blocks)*cqeSize<<s.wide + (blocks+2)*txbb + slots*rxWQE + 2*slots*int(q.stride) + 8*(slots+blocks) + 12*page
+	size := (slots+blocks)*cqeSize<<s.wide + (blocks+2)*txbb + slots*rxWQE + 2*slots*int(q.stride) + 8*(slots+blocks) +
+		12*page
 	if err := d.card.Allocate(size); err != nil {
 		return err
 	}
@@ -221,9 +229,10 @@ func (s *shared) createQueue() error {
 	return s.startQP(q.txQPN, nil)
 }
 
-// createCQ creates a completion queue in our memory, and returns the kernel's handle. The kernel has one entry more than asked for, and rounds
-// up to a power of two.
-func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, entries int, record dma.Block) (handle uint32, err error) {
+// createCQ creates a completion queue in our memory, and returns the kernel's handle. The kernel has one entry more
+// than asked for, and rounds up to a power of two.
+func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, entries int, record dma.Block) (handle uint32,
+	err error) {
 	c := &s.d.card
 	b, err := c.Block(entries*cqeSize<<s.wide, 4096)
 	if err != nil {
@@ -243,15 +252,19 @@ func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, entries int, reco
 	return handle, nil
 }
 
-// createQP creates a queue pair for raw packets, and returns its ring: the send queue's blocks, then the receive queue's slots.
-func (s *shared) createQP(number *uint32, blocks, slots int, cq uint32, record dma.Block) (ring unsafe.Pointer, err error) {
+// createQP creates a queue pair for raw packets, and returns its ring: the send queue's blocks, then the receive
+// queue's slots.
+func (s *shared) createQP(number *uint32, blocks, slots int, cq uint32, record dma.Block) (ring unsafe.Pointer,
+	err error) {
 	c := &s.d.card
 	b, err := c.Block(blocks*txbb+slots*rxWQE, 4096)
 	if err != nil {
 		return nil, err
 	}
-	ask := abi.MLX4IBCreateQP{BufAddr: b.IOVA, DBAddr: record.IOVA, LogSQBBCount: uint8(log2(uint32(blocks))), LogSQStride: uint8(log2(txbb))}
-	made, err := s.ctx.CreateQP(abi.CreateQP{SendCQHandle: cq, RecvCQHandle: cq, MaxSendWR: uint32(blocks), MaxRecvWR: uint32(slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+	ask := abi.MLX4IBCreateQP{BufAddr: b.IOVA, DBAddr: record.IOVA, LogSQBBCount: uint8(log2(uint32(blocks))),
+		LogSQStride: uint8(log2(txbb))}
+	made, err := s.ctx.CreateQP(abi.CreateQP{SendCQHandle: cq, RecvCQHandle: cq, MaxSendWR: uint32(blocks),
+		MaxRecvWR: uint32(slots), MaxSendSGE: 1, MaxRecvSGE: 1,
 		QPType: verbs.QPTypeRawPacket}, verbs.Bytes(&ask), nil)
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -291,8 +304,9 @@ func (s *shared) modify(qpn uint32, m abi.ModifyQP) error {
 	return nil
 }
 
-// flowsFor returns the rules for frames that are answered, and what is left to the kernel, with the reason. The card's rules know neither
-// ICMP nor IPv6. dedicated are addresses that the kernel sends nothing from: for these, all of IPv4 is diverted.
+// flowsFor returns the rules for frames that are answered, and what is left to the kernel, with the reason. The card's
+// rules know neither ICMP nor IPv6. dedicated are addresses that the kernel sends nothing from: for these, all of IPv4
+// is diverted.
 func flowsFor(c *fastpath.Config, mac [6]byte, dedicated []netip.Addr) (flows []verbs.Flow, left []string) {
 	for _, p := range c.Addresses {
 		to := p.Addr()
@@ -304,7 +318,8 @@ func flowsFor(c *fastpath.Config, mac [6]byte, dedicated []netip.Addr) (flows []
 			flows = append(flows, verbs.Flow{MAC: mac, To: to})
 			continue
 		}
-		left = append(left, fmt.Sprintf("pings to %v are answered by the kernel: the card cannot tell them from other frames (use an address that the host does not have)", to))
+		left = append(left, fmt.Sprintf(
+			"pings to %v are answered by the kernel: the card cannot tell them from other frames (use an address that the host does not have)", to))
 		for _, port := range c.Ports() {
 			flows = append(flows, verbs.Flow{MAC: mac, To: to, UDP: port})
 		}
@@ -319,7 +334,8 @@ func flowsOf(s *nic.Steer, mac [6]byte) (flows []verbs.Flow, err error) {
 	}
 	for _, to := range append([]netip.Addr{s.Local}, s.Also...) {
 		if to.Is6() {
-			return nil, fmt.Errorf("%w: the card's rules do not select IPv6: use driver afpacket", errors.ErrUnsupported)
+			return nil, fmt.Errorf("%w: the card's rules do not select IPv6: use driver afpacket",
+				errors.ErrUnsupported)
 		}
 		for _, port := range s.UDPPorts {
 			flows = append(flows, verbs.Flow{MAC: mac, To: to, From: s.Remote, UDP: port})
@@ -365,7 +381,8 @@ func (s *shared) look(bool) *kit.Symptom { return s.port.Check(&s.d.card) }
 
 func (s *shared) link() (nic.Link, error) { return s.port.Link() }
 
-// counts returns the frames that our queue received and sent: the port's counters are the kernel's, with its own traffic.
+// counts returns the frames that our queue received and sent: the port's counters are the kernel's, with its own
+// traffic.
 func (s *shared) counts() (t nic.Stats, err error) {
 	q := s.d.queues[0]
 	now := q.received()

@@ -79,7 +79,8 @@ func (d *Device) createSpecial(number uint32) (*specialQP, error) {
 	}
 	g.sent, g.recvd, g.sentIOVA = buffers.Bytes[:ib.MADSize], buffers.Bytes[ib.MADSize:], buffers.IOVA
 	for n := range uint32(gsiReceives) {
-		*(*mlxkit.DataSegment)(unsafe.Add(g.rq, n*rxWQE)) = mlxkit.NewData(ib.GRHSize+ib.MADSize, d.lkey, buffers.IOVA+ib.MADSize+uint64(n*gsiStride))
+		*(*mlxkit.DataSegment)(unsafe.Add(g.rq, n*rxWQE)) = mlxkit.NewData(ib.GRHSize+ib.MADSize, d.lkey,
+			buffers.IOVA+ib.MADSize+uint64(n*gsiStride))
 	}
 	for n := range uint32(gsiBlocks) {
 		*g.block(n) = ^uint32(0)
@@ -113,8 +114,8 @@ func (g *specialQP) block(n uint32) *uint32 { return (*uint32)(unsafe.Add(g.sq, 
 
 // send sends a management datagram to the same queue pair at a LID, and waits until it has left.
 //
-// Its WQE is control with the LID, the headers inline, a pointer to the datagram, and a segment in which the card puts the checksum
-// (Linux, mlx4_ib's build_mlx_header; mlx4_wqe_mlx_seg).
+// Its WQE is control with the LID, the headers inline, a pointer to the datagram, and a segment in which the card puts
+// the checksum (Linux, mlx4_ib's build_mlx_header; mlx4_wqe_mlx_seg).
 func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	if err := g.flush(); err != nil { // an interrupted send may still be pending and use the buffer
 		return err
@@ -166,7 +167,8 @@ func (g *specialQP) flush() error {
 			return errStopped
 		}
 		if late {
-			return fmt.Errorf("%s: %w: queue pair %d sent nothing for %v", g.d.card.Name, nic.ErrTimeout, g.number, gsiTimeout)
+			return fmt.Errorf("%s: %w: queue pair %d sent nothing for %v", g.d.card.Name, nic.ErrTimeout, g.number,
+				gsiTimeout)
 		}
 	}
 	return nil
@@ -189,7 +191,8 @@ func (g *specialQP) complete() error {
 }
 
 func (g *specialQP) failed(side string, c cqe) error {
-	return g.d.card.Errorf("%w: queue pair %d: %s completion with error: syndrome %v, vendor syndrome %#02x", nic.ErrHardware, g.number, side,
+	return g.d.card.Errorf("%w: queue pair %d: %s completion with error: syndrome %v, vendor syndrome %#02x",
+		nic.ErrHardware, g.number, side,
 		mlxkit.Syndrome(c.last>>24), uint8(c.last>>16))
 }
 

@@ -17,13 +17,16 @@ import (
 func TestStartAndClose(t *testing.T) {
 	s := newScript(t)
 	d := must.Get(s.open(nic.Options{}, Options{}))(t)
-	want := []opcode{opQueryFW, opMapFA, opRunFW, opQueryDevCap, opQueryPort, opSetICMSize, opMapICMAux, opMapICM, opInitHCA,
-		opQueryAdapter, opSpecialQP, opSW2HWMPT, opSW2HWEQ, opMapEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS, opRST2INIT, opINIT2RTR, opRTR2RTS,
+	want := []opcode{opQueryFW, opMapFA, opRunFW, opQueryDevCap, opQueryPort, opSetICMSize, opMapICMAux, opMapICM,
+		opInitHCA,
+		opQueryAdapter, opSpecialQP, opSW2HWMPT, opSW2HWEQ, opMapEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS,
+		opRST2INIT, opINIT2RTR, opRTR2RTS,
 		opSetPort, opSetVLANFltr, opSetMCastFltr, opInitPort, opFlowAttach, opDumpEthStats}
 	check.Same(t, s.ops(), want, "sent\n%v")
 	check.Equal(t, s.functionResets, 0, "%d function-level resets: each costs a second, and the card's own follows")
 	if s.resets != 1 || binary.LittleEndian.Uint32(s.config[0x10:]) != 0xC8800004 {
-		t.Errorf("%d resets by the register, BAR 0 is %#x after it", s.resets, binary.LittleEndian.Uint32(s.config[0x10:]))
+		t.Errorf("%d resets by the register, BAR 0 is %#x after it", s.resets,
+			binary.LittleEndian.Uint32(s.config[0x10:]))
 	}
 	i := d.Info()
 	check.Contains(t, i.Model, "firmware 2.42.5100")
@@ -32,15 +35,17 @@ func TestStartAndClose(t *testing.T) {
 	}
 	s.sent = nil
 	must.OK(t, d.Close())
-	want = []opcode{opFlowDetach, opClosePort, op2RST, opHW2SWCQ, opMapEQ, opHW2SWEQ, opHW2SWMPT, opSpecialQP, opCloseHCA, opUnmapICM, opUnmapICMAux, opUnmapFA}
+	want = []opcode{opFlowDetach, opClosePort, op2RST, opHW2SWCQ, opMapEQ, opHW2SWEQ, opHW2SWMPT, opSpecialQP,
+		opCloseHCA, opUnmapICM, opUnmapICMAux, opUnmapFA}
 	check.Same(t, s.ops(), want, "Close sent\n%v")
 	if len(s.Maps) != 0 || s.given != 1 || s.config[4]&4 != 0 {
-		t.Errorf("%d mappings are left, ownership was given back %d times, command register %#x", len(s.Maps), s.given, s.config[4])
+		t.Errorf("%d mappings are left, ownership was given back %d times, command register %#x", len(s.Maps), s.given,
+			s.config[4])
 	}
 }
 
-// If Device Control cannot be restored after the card's reset, a card below a port with larger payloads is not started. Without that only the
-// size of read requests is lost.
+// If Device Control cannot be restored after the card's reset, a card below a port with larger payloads is not started.
+// Without that only the size of read requests is lost.
 func TestDeviceControl(t *testing.T) {
 	s := newScript(t)
 	d := must.Get(s.open(nic.Options{}, Options{}))(t)
@@ -49,7 +54,8 @@ func TestDeviceControl(t *testing.T) {
 
 	s = newScript(t)
 	s.denied = nic.ErrRights
-	check.Fails(t, "payload of 256 bytes", check.Err(s.open(nic.Options{}, Options{})), nic.ErrRights, "payload", "256", "bind -group")
+	check.Fails(t, "payload of 256 bytes", check.Err(s.open(nic.Options{}, Options{})), nic.ErrRights, "payload", "256",
+		"bind -group")
 	check.Equal(t, len(s.sent), 0, "%d commands were sent")
 
 	s = newScript(t)
@@ -121,7 +127,8 @@ func TestContextMemory(t *testing.T) {
 					at := uint64(c.in.u32(qpcPlace + 4))
 					holds("MTTs of a QP", hca.u64(0x100)+at, 8*256)
 					for i := range uint64(256) {
-						if m := binary.BigEndian.Uint64(mtts[at+8*i:]); m&1 != 1 || m&^1 != binary.BigEndian.Uint64(mtts[at:])&^1+i*4096 {
+						if m := binary.BigEndian.Uint64(mtts[at+8*i:]); m&1 != 1 ||
+							m&^1 != binary.BigEndian.Uint64(mtts[at:])&^1+i*4096 {
 							t.Fatalf("MTT %d of QP %#x is %#x", i, n, m)
 						}
 					}
@@ -251,7 +258,8 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 	s.silent = 0
 	check.Fails(t, "the next", check.Err(d.Link()), nic.ErrTimeout)
 	check.Equal(t, len(s.sent), n, "%d commands were sent")
-	if sy, err := d.check(true); err != nil || sy == nil || sy.Reason != "command_stuck" || !strings.Contains(sy.Why, "QUERY_PORT") {
+	if sy, err := d.check(true); err != nil || sy == nil || sy.Reason != "command_stuck" ||
+		!strings.Contains(sy.Why, "QUERY_PORT") {
 		t.Errorf("the watch sees %+v, %v", sy, err)
 	}
 	d.Close()
@@ -261,7 +269,8 @@ func TestStuckCommandIsTheLast(t *testing.T) {
 func TestRule(t *testing.T) {
 	want := mailbox{
 		0x50, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0, // priority, plain, no loopback; port; QP
-		12, 0, 0xE0, 0x01, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, // Ethernet: address, mask
+		// Ethernet: address, mask
+		12, 0, 0xE0, 0x01, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 9, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
 		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 	}
 	check.Same(t, ethRule(2, 0x100, [6]byte{2, 0, 0, 0, 0, 9}), want, "% x")
@@ -292,18 +301,25 @@ func TestContexts(t *testing.T) {
 		}
 	}
 	tx, rx, rss := d.icm.txQP, d.icm.rxQP, d.icm.rssQP
-	check("send QP", find(opRTR2RTS, tx+1), field{0, 4, 0}, field{8, 4, 3<<28 | 7<<16}, field{0x0C, 4, 2}, field{0x10, 1, 0xFF},
-		field{0x11, 1, 0}, field{0x12, 1, 10<<3 | 2}, field{0x14, 4, 129}, field{0x18, 4, uint64(tx + 1)}, field{0x24, 1, 0xFF}, field{0x28, 1, 1},
-		field{0x40, 1, 0xC3}, field{0x84, 4, uint64(d.queues[1].txCQN)}, field{0xA4, 4, uint64(d.queues[1].txCQN)}, field{0xC8, 4, 1 << 30})
+	check("send QP", find(opRTR2RTS, tx+1), field{0, 4, 0}, field{8, 4, 3<<28 | 7<<16}, field{0x0C, 4, 2},
+		field{0x10, 1, 0xFF},
+		field{0x11, 1, 0}, field{0x12, 1, 10<<3 | 2}, field{0x14, 4, 129}, field{0x18, 4, uint64(tx + 1)},
+		field{0x24, 1, 0xFF}, field{0x28, 1, 1},
+		field{0x40, 1, 0xC3}, field{0x84, 4, uint64(d.queues[1].txCQN)}, field{0xA4, 4, uint64(d.queues[1].txCQN)},
+		field{0xC8, 4, 1 << 30})
 	check("receive QP", find(opRST2INIT, rx), field{8, 4, 1<<28 | 7<<16}, field{0x11, 1, 8 << 3}, field{0x12, 1, 2})
-	check("RSS QP", find(opINIT2RTR, rss), field{8, 4, 2<<28 | 7<<16 | 1<<13}, field{0x44, 4, 2<<24 | uint64(rx)}, field{0x48, 4, uint64(rx)},
-		field{0x4E, 1, 1}, field{0x4F, 1, 0x2B}, field{0x50, 8, 0x6D5A6D5A6D5A6D5A}, field{0x70, 8, 0x6D5A6D5A6D5A6D5A}, field{0x78, 4, uint64(rx)})
+	check("RSS QP", find(opINIT2RTR, rss), field{8, 4, 2<<28 | 7<<16 | 1<<13}, field{0x44, 4, 2<<24 | uint64(rx)},
+		field{0x48, 4, uint64(rx)},
+		field{0x4E, 1, 1}, field{0x4F, 1, 0x2B}, field{0x50, 8, 0x6D5A6D5A6D5A6D5A}, field{0x70, 8, 0x6D5A6D5A6D5A6D5A},
+		field{0x78, 4, uint64(rx)})
 	if tx&0xC0 != 0 || rx%4 != 0 {
 		t.Errorf("QPs %#x and %#x", tx, rx)
 	}
-	check("CQ", find(opSW2HWCQ, d.queues[0].rxCQN), field{0, 4, 0}, field{0x0C, 4, 8<<24 | firstUAR}, field{0x17, 1, uint64(d.icm.eq)})
+	check("CQ", find(opSW2HWCQ, d.queues[0].rxCQN), field{0, 4, 0}, field{0x0C, 4, 8<<24 | firstUAR},
+		field{0x17, 1, uint64(d.icm.eq)})
 	check("EQ", find(opSW2HWEQ, d.icm.eq), field{0, 4, 0xA00}, field{0x0C, 1, 7})
-	check("MPT", find(opSW2HWMPT, d.icm.mpt), field{0, 4, 0xF0020F00}, field{8, 4, uint64(d.icm.mpt)}, field{0x0C, 4, 3<<24 | 2}, field{0x18, 8, 1<<64 - 1}, field{0x38, 4, 12})
+	check("MPT", find(opSW2HWMPT, d.icm.mpt), field{0, 4, 0xF0020F00}, field{8, 4, uint64(d.icm.mpt)},
+		field{0x0C, 4, 3<<24 | 2}, field{0x18, 8, 1<<64 - 1}, field{0x38, 4, 12})
 	if d.lkey != d.icm.mpt<<8 {
 		t.Errorf("key %#x of MPT %#x", d.lkey, d.icm.mpt)
 	}

@@ -52,8 +52,8 @@ func (d *Device) startSteering() error {
 	return nil
 }
 
-// rule returns the control part of a rule. Frames of our own do not match (bit 3 of byte 3, allow_loopback, is clear): a reply to
-// ourselves would be answered again.
+// rule returns the control part of a rule. Frames of our own do not match (bit 3 of byte 3, allow_loopback, is clear):
+// a reply to ourselves would be answered again.
 func rule(port, qpn uint32, priority uint16, mode uint8) mailbox {
 	in := make(mailbox, ruleControl)
 	in.set16(0x00, priority)

@@ -256,7 +256,8 @@ func (s *subnet) read() (now subnetState, err error) {
 func (s *subnet) newClient(now *subnetState, timeout time.Duration, tries int) *ib.Client {
 	c := &s.client
 	c.Port, c.PKey, c.Timeout, c.Tries = now.gid, now.pkey, timeout, tries
-	to := ib.Datagram{SLID: now.info.LID, DLID: now.info.SMLID, SL: now.info.SMSL, PKey: now.pkey, SrcQP: ib.GSIQP, DstQ: ib.GSIQP, QKey: ib.GSIQKey}
+	to := ib.Datagram{SLID: now.info.LID, DLID: now.info.SMLID, SL: now.info.SMSL, PKey: now.pkey, SrcQP: ib.GSIQP,
+		DstQ: ib.GSIQP, QKey: ib.GSIQKey}
 	c.Send = func(mad []byte) error { return s.gsi.send(mad, to) }
 	c.Recv = s.gsi.recv
 	return c
@@ -273,7 +274,8 @@ func (s *subnet) join(now *subnetState) error {
 		return err
 	}
 	if s.qpUp && (swap(g.QKey) != atomic.LoadUint32(&q.qkey)) {
-		d.want("group_changed", fmt.Sprintf("IPoIB's broadcast group has Q_Key %#x, had %#x", g.QKey, swap(atomic.LoadUint32(&q.qkey))))
+		d.want("group_changed", fmt.Sprintf("IPoIB's broadcast group has Q_Key %#x, had %#x", g.QKey,
+			swap(atomic.LoadUint32(&q.qkey))))
 		return errStopped
 	}
 	if !s.qpUp {
@@ -307,10 +309,12 @@ func (s *subnet) join(now *subnetState) error {
 	s.joins.Add(1)
 	now.member, now.group = true, g
 	s.say("")
-	d.card.Log.Info("IPoIB is up", "lid", now.info.LID, "manager", now.info.SMLID, "group", fmt.Sprintf("%x", mgid), "q_key", fmt.Sprintf("%#x", g.QKey),
+	d.card.Log.Info("IPoIB is up", "lid", now.info.LID, "manager", now.info.SMLID, "group", fmt.Sprintf("%x", mgid),
+		"q_key", fmt.Sprintf("%#x", g.QKey),
 		"mtu", ib.MTUOf(g.MTU))
 	if ib.MTUOf(g.MTU) < d.card.MTU {
-		d.card.Log.Warn("the group's MTU is less than ours: longer packets will not arrive", "group", ib.MTUOf(g.MTU), "ours", d.card.MTU)
+		d.card.Log.Warn("the group's MTU is less than ours: longer packets will not arrive", "group", ib.MTUOf(g.MTU),
+			"ours", d.card.MTU)
 	}
 	return nil
 }
@@ -366,9 +370,11 @@ func (s *subnet) note() string {
 	if n == nil || n.info.State == 0 {
 		return "link layer InfiniBand"
 	}
-	text := fmt.Sprintf("link layer InfiniBand, state %v, GUID %x, LID %#x, subnet manager at LID %#x", n.info.State, n.gid[8:], n.info.LID, n.info.SMLID)
+	text := fmt.Sprintf("link layer InfiniBand, state %v, GUID %x, LID %#x, subnet manager at LID %#x", n.info.State,
+		n.gid[8:], n.info.LID, n.info.SMLID)
 	if n.member {
-		text += fmt.Sprintf(", IPoIB in group %x with MTU %d, hardware address %x", n.group.MGID, ib.MTUOf(n.group.MTU), *s.d.datagrams.address.Load())
+		text += fmt.Sprintf(", IPoIB in group %x with MTU %d, hardware address %x", n.group.MGID, ib.MTUOf(n.group.MTU),
+			*s.d.datagrams.address.Load())
 	}
 	return text
 }
@@ -379,8 +385,10 @@ func (s *subnet) readStats(out *nic.Stats) {
 		return
 	}
 	for name, n := range map[string]uint64{
-		"subnet_changes": s.d.events.subnetChanges.Load(), "group_joins": s.joins.Load(), "group_join_failures": s.failures.Load(),
-		"subnet_requests": s.asked.Load(), "subnet_requests_unanswered": s.unanswered.Load(), "lid_changes": s.lids.Load(), "subnet_manager_changes": s.managers.Load(),
+		"subnet_changes": s.d.events.subnetChanges.Load(), "group_joins": s.joins.Load(),
+		"group_join_failures": s.failures.Load(),
+		"subnet_requests":     s.asked.Load(), "subnet_requests_unanswered": s.unanswered.Load(),
+		"lid_changes": s.lids.Load(), "subnet_manager_changes": s.managers.Load(),
 	} {
 		out.Extra[name] = n
 	}

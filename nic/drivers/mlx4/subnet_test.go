@@ -139,10 +139,12 @@ func (x *subnetRig) answer(payload []byte, global bool) []byte {
 	}
 	x.fabric.Send(0, x.qpn, payload, grh)
 	k := x.reply()
-	if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B || len(k.Payload) != len(payload) {
+	if k.DLID != 1 || k.SLID != 2 || k.SL != 3 || k.DQP != fabric.HostQP || k.SQP != x.qpn || k.QKey != 0x0B1B ||
+		len(k.Payload) != len(payload) {
 		x.Fatalf("the reply to %d bytes: %+v", len(payload), k)
 	}
-	if global != (k.GRH != nil) || global && (!bytes.Equal(k.GRH[24:], grh[8:24]) || !bytes.Equal(k.GRH[8:24], grh[24:])) {
+	if global != (k.GRH != nil) || global && (!bytes.Equal(k.GRH[24:], grh[8:24]) ||
+		!bytes.Equal(k.GRH[8:24], grh[24:])) {
 		x.Errorf("GRH % x", k.GRH)
 	}
 	return k.Payload

@@ -44,7 +44,8 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	}
 	switch f := q.fault.Load(); f {
 	case faultSend:
-		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Recover: recoverQueue}
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()),
+			Recover: recoverQueue}
 	case faultReceive:
 		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
 	}
@@ -57,8 +58,9 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	if d.subnet != nil && q.bf != nil && atomic.LoadUint32(&q.txNext) == 0 {
 		d.flameless = true
 	}
-	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
-		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
+	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue,
+		Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+			nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
 // catas returns the window with the buffer of catastrophic errors (QUERY_FW), or nil if it cannot be read.

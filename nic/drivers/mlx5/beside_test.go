@@ -70,16 +70,20 @@ func TestBeside(t *testing.T) {
 	x := newBesideICMP(t)
 	x.Expect("kernel", map[string][]byte{"without our driver a ping": ping})
 	x.Open(nic.Options{})
-	x.Expect("ours", map[string][]byte{"ping": ping, "tagged ping": request(ourMAC, 64, 5), "UDP to our port": datagram})
+	x.Expect("ours", map[string][]byte{"ping": ping, "tagged ping": request(ourMAC, 64, 5),
+		"UDP to our port": datagram})
 	fragment := devrig.UDP4(2, 7)
 	fragment[20] = 0x20 // the header's checksum changes with it
 	binary.BigEndian.PutUint16(fragment[24:], binary.BigEndian.Uint16(fragment[24:])-0x2000)
-	x.Expect("kernel", map[string][]byte{"echo reply": to4(2, 1, 0), "unreachable": to4(2, 1, 3), "UDP to another port": devrig.UDP4(2, 9),
-		"UDP to another address": devrig.UDP4(3, 7), "ping of another address": to4(3, 1, 8), "TCP": to4(2, 6, 0x30, 0x39, 0, 22), "ARP": devrig.ARP(),
+	x.Expect("kernel", map[string][]byte{"echo reply": to4(2, 1, 0), "unreachable": to4(2, 1, 3),
+		"UDP to another port":    devrig.UDP4(2, 9),
+		"UDP to another address": devrig.UDP4(3, 7), "ping of another address": to4(3, 1, 8),
+		"TCP": to4(2, 6, 0x30, 0x39, 0, 22), "ARP": devrig.ARP(),
 		"a fragment": fragment})
 	x.Expect("nobody", map[string][]byte{"another station's": request(farMAC, 64, -1)})
 	info := x.Dev.Info()
-	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim || !strings.Contains(info.Model, "firmware 16.35.2000") ||
+	if info.Via != "verbs" || info.Device != "eth1" || info.Backend != nic.Sim ||
+		!strings.Contains(info.Model, "firmware 16.35.2000") ||
 		!strings.HasPrefix(info.Push, "blueflame full") {
 		t.Errorf("%+v", info)
 	}
@@ -161,7 +165,8 @@ func TestBesideQueues(t *testing.T) {
 
 // Without write-combining the kernel has no such pages, and reports no BlueFlame register for raw packets.
 func TestBesideUncached(t *testing.T) {
-	for push, open := range map[string]func(testing.TB) *besideRig{"blueflame": newBesideICMP, "doorbell": newBesideRaw} {
+	for push, open := range map[string]func(testing.TB) *besideRig{"blueflame": newBesideICMP,
+		"doorbell": newBesideRaw} {
 		x := open(t)
 		x.kernel.NoWC = true
 		x.Open(nic.Options{})
@@ -179,7 +184,8 @@ func TestBesideFullBAR(t *testing.T) {
 	x.Expect("ours", map[string][]byte{"a datagram": datagram})
 	x.Close()
 	x.kernel.NoPages = true
-	check.Fails(t, "no page", x.TryOpen(nic.Options{Match: devrig.AnsweredBeside()}), nil, "page of doorbells", "PF_LOG_BAR_SIZE")
+	check.Fails(t, "no page", x.TryOpen(nic.Options{Match: devrig.AnsweredBeside()}), nil, "page of doorbells",
+		"PF_LOG_BAR_SIZE")
 }
 
 func TestBesideRefuses(t *testing.T) {
@@ -230,8 +236,8 @@ func TestBesideAvailable(t *testing.T) {
 	check.Fails(t, "without chains of flow tables", check.Err(available(x)), errors.ErrUnsupported)
 }
 
-// A device that the kernel resets is opened again when it is back, unless its address has changed: the rules and the replies use the
-// old one.
+// A device that the kernel resets is opened again when it is back, unless its address has changed: the rules and the
+// replies use the old one.
 func TestBesideRestart(t *testing.T) {
 	bothKinds(t, func(t *testing.T, x *besideRig) {
 		x.Open(nic.Options{})
@@ -273,7 +279,8 @@ func TestBesideTaken(t *testing.T) {
 			t.Errorf("an event is not counted: %v", s.Extra)
 		}
 		x.kernel.Kill()
-		check.Fails(t, "statistics of a device that the kernel took away", x.Dev.ReadStats(&s), nic.ErrHardware, "the kernel took the device away")
+		check.Fails(t, "statistics of a device that the kernel took away", x.Dev.ReadStats(&s), nic.ErrHardware,
+			"the kernel took the device away")
 	})
 	x.Close()
 }
@@ -283,21 +290,23 @@ func TestBesideKilled(t *testing.T) {
 	bothKinds(t, func(t *testing.T, x *besideRig) { x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill) })
 }
 
-// Without user contexts in the firmware the kernel makes the queues, which answer the same frames but for pings: the kernel does not report
-// whether the card can tell them from other ICMP.
+// Without user contexts in the firmware the kernel makes the queues, which answer the same frames but for pings: the
+// kernel does not report whether the card can tell them from other ICMP.
 func TestBesideRawPackets(t *testing.T) {
 	x := newBesideRaw(t)
 	x.Open(nic.Options{})
 	tagged := append(append(append([]byte{}, datagram[:12]...), 0x81, 0, 0, 5), datagram[12:]...)
 	x.Expect("ours", map[string][]byte{"UDP to our port": datagram, "tagged UDP": tagged})
-	x.Expect("kernel", map[string][]byte{"ping": ping, "UDP to another port": devrig.UDP4(2, 9), "UDP to another address": devrig.UDP4(3, 7), "ARP": devrig.ARP()})
+	x.Expect("kernel", map[string][]byte{"ping": ping, "UDP to another port": devrig.UDP4(2, 9),
+		"UDP to another address": devrig.UDP4(3, 7), "ARP": devrig.ARP()})
 	x.Sends(datagram)
 	info := x.Dev.Info()
 	notes := list(info.Notes)
 	if info.Via != "verbs" || !strings.HasPrefix(info.Push, "blueflame full") {
 		t.Errorf("%+v", info)
 	}
-	check.Contains(t, notes, "queue pairs for raw packets, because the firmware has no user contexts", "pings to 10.0.0.2 are answered by the kernel", "16 of 16 WQEs",
+	check.Contains(t, notes, "queue pairs for raw packets, because the firmware has no user contexts",
+		"pings to 10.0.0.2 are answered by the kernel", "16 of 16 WQEs",
 		"of longer ones 0 bytes, which the vport demands")
 	var s nic.Stats
 	x.Busy(func() { must.OK(t, x.Dev.ReadStats(&s)) })

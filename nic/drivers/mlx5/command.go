@@ -18,7 +18,8 @@ import (
 
 // Timeouts. Firmware may take seconds to initialize, and to zero and map the pages it was given.
 var (
-	initTimeout    = 120 * time.Second // as Linux before the first command: a BlueField, or a card whose firmware recovers, takes longer than a minute
+	// as Linux before the first command: a BlueField, or a card whose firmware recovers, takes longer than a minute
+	initTimeout    = 120 * time.Second
 	commandTimeout = 60 * time.Second
 )
 
@@ -86,7 +87,8 @@ type commandQueue struct {
 	slots  [2]slot
 	alive  func() error // returns why the function does not respond
 
-	// waiting is called while a command other than page management is in progress, because firmware may need pages for it.
+	// waiting is called while a command other than page management is in progress, because firmware may need pages for
+	// it.
 	waiting func()
 	sick    func() bool // the device requests a reset
 	// health describes the device's health, for timeout errors.
@@ -124,7 +126,8 @@ func (c *commandQueue) ready(limit time.Duration) error {
 			}
 		}
 		if late {
-			return fmt.Errorf("%s: %w: firmware is still initializing after %v (initialization segment, %#x is %#08x)", c.name,
+			return fmt.Errorf("%s: %w: firmware is still initializing after %v (initialization segment, %#x is %#08x)",
+				c.name,
 				nic.ErrTimeout, limit, uint32(regInitializing), v)
 		}
 	}
@@ -139,7 +142,8 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 		if err := c.alive(); err != nil {
 			return err
 		}
-		return fmt.Errorf("%s: %w: firmware has command interface revision %d, this driver knows %d", c.name, nic.ErrHardware, v, cmdifRev)
+		return fmt.Errorf("%s: %w: firmware has command interface revision %d, this driver knows %d", c.name,
+			nic.ErrHardware, v, cmdifRev)
 	}
 	low := c.read(regCmdqAddrLow)
 	logSize, logStride := low>>4&15, low&15
@@ -167,7 +171,8 @@ func (c *commandQueue) start(arena *dma.Arena) error {
 func (c *commandQueue) exec(in message, outLen int) (message, error) {
 	began := time.Now()
 	out, err := c.send(in, outLen)
-	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: cmdtrace.Bytes(in),
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()),
+		OpMod: in.opMod(), In: cmdtrace.Bytes(in),
 		Out: cmdtrace.Bytes(out), Took: time.Since(began)}
 	if len(out) >= 8 {
 		e.Status, e.Syndrome = out.get(0x00, 31, 24), out.get(0x04, 31, 0)
@@ -217,10 +222,12 @@ func (c *commandQueue) send(in message, outLen int) (message, error) {
 		return nil, err
 	}
 	if d := delivery(entry[entryStatus] >> 1); d != 0 {
-		return nil, fmt.Errorf("%s: %v, op_mod %d: %w: command was not delivered: %v", c.name, in.opcode(), in.opMod(), nic.ErrHardware, d)
+		return nil, fmt.Errorf("%s: %v, op_mod %d: %w: command was not delivered: %v", c.name, in.opcode(), in.opMod(),
+			nic.ErrHardware, d)
 	}
 	if entry[entryToken] != token {
-		return nil, fmt.Errorf("%s: %v: %w: answer has token %#02x, the command %#02x", c.name, in.opcode(), nic.ErrHardware,
+		return nil, fmt.Errorf("%s: %v: %w: answer has token %#02x, the command %#02x", c.name, in.opcode(),
+			nic.ErrHardware,
 			entry[entryToken], token)
 	}
 	out := append(make(message, 0, outLen), entry[entryOut:entryOutPtr]...)
@@ -230,13 +237,14 @@ func (c *commandQueue) send(in message, outLen int) (message, error) {
 	return s.gather(c.name, in.opcode(), out, outLen, token)
 }
 
-// wait polls the entry until firmware returns it. After a timeout no further command is sent, because firmware may still write to
-// the mailboxes.
+// wait polls the entry until firmware returns it. After a timeout no further command is sent, because firmware may
+// still write to the mailboxes.
 func (c *commandQueue) wait(in message, entry []byte) error {
 	status := (*uint32)(unsafe.Pointer(&entry[entryToken])) // token, signature, reserved, status and ownership
 	began := time.Now()
 	for n := 0; ; n++ {
-		waited := time.Since(began) // taken before the poll, so that a thread descheduled past the timeout still sees a completion
+		// taken before the poll, so that a thread descheduled past the timeout still sees a completion
+		waited := time.Since(began)
 		if atomic.LoadUint32(status)>>24&ownedByHW == 0 {
 			return nil
 		}
@@ -253,9 +261,11 @@ func (c *commandQueue) wait(in message, entry []byte) error {
 		if err != nil {
 			err = fmt.Errorf("%v: %w", in.opcode(), err)
 		} else if n%64 == 0 && c.sick() { // this command will not complete either: restart without waiting
-			err = fmt.Errorf("%s: %v, op_mod %d: %w: the device asks to be reset: %s", c.name, in.opcode(), in.opMod(), nic.ErrHardware, c.health())
+			err = fmt.Errorf("%s: %v, op_mod %d: %w: the device asks to be reset: %s", c.name, in.opcode(), in.opMod(),
+				nic.ErrHardware, c.health())
 		} else if waited > commandTimeout && n > leastLooks {
-			err = fmt.Errorf("%s: %v, op_mod %d: %w: firmware did not complete it within %v (%s)", c.name, in.opcode(), in.opMod(),
+			err = fmt.Errorf("%s: %v, op_mod %d: %w: firmware did not complete it within %v (%s)", c.name, in.opcode(),
+				in.opMod(),
 				nic.ErrTimeout, commandTimeout, c.health())
 		}
 		if err != nil {
@@ -286,8 +296,8 @@ func (s *slot) chain(first int, token uint8, data []byte, n int) uint64 {
 	return at
 }
 
-// gather appends the contents of the output mailboxes to out. Firmware does not sign its output (the recorded output carries the
-// driver's signature or none), but it keeps each block's token and number.
+// gather appends the contents of the output mailboxes to out. Firmware does not sign its output (the recorded output
+// carries the driver's signature or none), but it keeps each block's token and number.
 func (s *slot) gather(name string, op opcode, out message, outLen int, token uint8) (message, error) {
 	for i := 0; len(out) < outLen; i++ {
 		box := s.boxes.Bytes[(mailboxes+i)*mailboxPitch:][:boxSize]

@@ -82,7 +82,8 @@ func (f *scripted) WriteBAR(off uint64, p []byte) error {
 		v := f.get(regCmdDoorbell)
 		for i := range 32 {
 			if v>>i&1 != 0 {
-				f.execute(f.Memory(uint64(f.get(regCmdqAddrHigh))<<32|uint64(f.get(regCmdqAddrLow)&^0xFFF)+uint64(i)*64, 64))
+				f.execute(f.Memory(uint64(f.get(regCmdqAddrHigh))<<32|uint64(f.get(regCmdqAddrLow)&^0xFFF)+uint64(i)*64,
+					64))
 			}
 		}
 	}
@@ -96,7 +97,8 @@ func (f *scripted) chain(ptr uint64, n int, token byte) (boxes [][]byte) {
 			f.Errorf("mailbox at %#x", ptr)
 		}
 		b := f.Memory(ptr, boxSize)
-		if binary.BigEndian.Uint32(b[boxNumber:]) != uint32(i) || b[boxToken] != token || xor(b) != 0xFF || xor(b[boxData:boxSignature]) != 0xFF {
+		if binary.BigEndian.Uint32(b[boxNumber:]) != uint32(i) || b[boxToken] != token || xor(b) != 0xFF ||
+			xor(b[boxData:boxSignature]) != 0xFF {
 			f.Errorf("mailbox %d: % x", i, b[boxData:])
 		}
 		boxes = append(boxes, b)
@@ -138,14 +140,16 @@ func (f *scripted) execute(e []byte) {
 
 func (f *scripted) device() *Device {
 	d := &Device{barSize: 1 << 20}
-	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler), 1500, nic.Options{Queues: 1, RingSize: 64}
+	d.card.Name, d.card.Fn, d.card.Log, d.card.MTU, d.card.Options = "mlx5 script", f, slog.New(slog.DiscardHandler),
+		1500, nic.Options{Queues: 1, RingSize: 64}
 	d.bar = mmio.Trapped(1<<20, f, f.window, func(uint64, uint64) bool { return true })
 	d.wc, d.uar.window = d.bar, d.bar
 	d.fw, d.make = owned{d}, byCommand{d}
 	must.OK(f, d.card.Allocate(1<<20))
 	f.Cleanup(func() { d.card.Deallocate() })
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
+	d.commands = &commandQueue{name: "mlx5 script", regs: d.bar, alive: d.card.Alive, sick: d.sick,
+		health: d.healthText}
 	return d
 }
 
@@ -168,7 +172,8 @@ func working(in message, size int) message {
 		out.set("supported_issi", 0x6C, 31, 0, 2)
 	case opQueryHCACap:
 		c := out.at(0x10)
-		c.set("eth_net_offloads", 0x40, 3, 3, 1).set("nic_flow_table", 0x34, 25, 25, 1).set("port_type", 0x34, 9, 8, 1).set("", 0x4C, 31, 31, 1).
+		c.set("eth_net_offloads", 0x40, 3, 3, 1).set("nic_flow_table", 0x34, 25, 25, 1).set("port_type", 0x34, 9, 8,
+			1).set("", 0x4C, 31, 31, 1).
 			set("", 0x4C, 20, 16, 9).set("log_max_cq_sz", 0x18, 23, 16, 22).set("log_max_wq_sz", 0x78, 4, 0, 15).
 			set("", 0x70, 12, 8, 9).set("", 0x50, 15, 0, 1024)
 		if in.opMod() == capFlowTable|capCur {
@@ -248,7 +253,8 @@ func TestCommandTimeout(t *testing.T) {
 	f.put(regHealthSynd, 0x0A<<16|0x1234)
 	f.answer = func(message, int) message { return nil }
 	err := d.run(command(opTeardownHCA, 0, 0x10))
-	check.Fails(t, "a command without an answer", err, nic.ErrTimeout, "TEARDOWN_HCA", "ICM fetch PCI error", "0x1234", "reset required false")
+	check.Fails(t, "a command without an answer", err, nic.ErrTimeout, "TEARDOWN_HCA", "ICM fetch PCI error", "0x1234",
+		"reset required false")
 	sent := len(f.sent)
 	check.Equal(t, d.run(command(opInitHCA, 0, 0x10)), err, "the next command: %v")
 	check.Equal(t, len(f.sent), sent, "%d commands were sent")
@@ -327,7 +333,8 @@ func TestPagesRefused(t *testing.T) {
 	f, d := startedFirmware(t)
 	d.pages.limit = 10
 	check.Fails(t, "", d.givePages(3, 11), nil, "11 pages")
-	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive || last.get(0x08, 15, 0) != 3 {
+	if last := f.sent[len(f.sent)-1]; last.opcode() != opManagePages || last.opMod() != pagesCantGive ||
+		last.get(0x08, 15, 0) != 3 {
 		t.Errorf("sent % x", last)
 	}
 	must.OK(t, d.givePages(0, 10))

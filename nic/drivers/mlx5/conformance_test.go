@@ -20,7 +20,8 @@ func harness(profile mlx5sim.Profile, own mlx5.Options) nictest.Harness {
 		Open:  func(fn pci.Function, o nic.Options) (nic.Device, error) { return mlx5.Open(fn, o, own) },
 		Poll:  func(d nic.Device, q int, r *fastpath.Responder) int { return d.(*mlx5.Device).Queue(q).Poll(r) },
 		Ring:  64, Queues: 4, Most: 16, MTU: 9000,
-		Queue: func(d nic.Device, q int) any { return d.(*mlx5.Device).Queue(q) }, Registers: []string{"bf", "db", "uar"},
+		Queue:     func(d nic.Device, q int) any { return d.(*mlx5.Device).Queue(q) },
+		Registers: []string{"bf", "db", "uar"},
 	}
 }
 
@@ -41,7 +42,8 @@ func slow(why string) map[string]string {
 // the differences of all others.
 func TestConformanceOfOthers(t *testing.T) {
 	needs.Long(t)
-	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx, "ConnectX VF": mlx5sim.ConnectXVF} {
+	for name, p := range map[string]mlx5sim.Profile{"ConnectX-6 Dx": mlx5sim.ConnectX6Dx,
+		"ConnectX VF": mlx5sim.ConnectXVF} {
 		t.Run(name, func(t *testing.T) {
 			h := harness(p, mlx5.Options{})
 			h.Lacks = slow("waits for time-outs that are the same for a ConnectX-4")
@@ -79,7 +81,8 @@ func besideHarness(o mlx5sim.Options, own mlx5.Options) nictest.Harness {
 	return h
 }
 
-// withParser is a card with a parser for ICMP. withContexts and withoutContexts are cards with and without user contexts in their firmware.
+// withParser is a card with a parser for ICMP. withContexts and withoutContexts are cards with and without user
+// contexts in their firmware.
 var (
 	withParser      = mlx5sim.Options{Profile: mlx5sim.ConnectX6Dx, ICMP: true}
 	withContexts    = mlx5sim.Options{Profile: mlx5sim.ConnectX5}
@@ -90,7 +93,8 @@ func TestConformanceBeside(t *testing.T) { nictest.Run(t, besideHarness(withPars
 
 // The addresses are the responder's own, so that pings are diverted.
 func TestConformanceBesideRawPackets(t *testing.T) {
-	h := besideHarness(withoutContexts, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}})
+	h := besideHarness(withoutContexts, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("192.0.2.2")}})
 	h.IPv4 = true
 	nictest.Run(t, h)
 }
@@ -98,7 +102,8 @@ func TestConformanceBesideRawPackets(t *testing.T) {
 func TestBesideMixedTraffic(t *testing.T) {
 	pings := []string{"ping, IPv4", "ping, IPv6"}
 	dedicated := mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	dedicatedMix := nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4", "ICMP timestamp"}}
+	dedicatedMix := nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4",
+		"ICMP timestamp"}}
 	for name, c := range map[string]struct {
 		model mlx5sim.Options
 		own   mlx5.Options

@@ -63,8 +63,8 @@ func emptyCQ(mem unsafe.Pointer, entries uint32) {
 	}
 }
 
-// Send WQE (PRM, Send WQE Construction): control segment, Ethernet segment, then data segments, each aligned to 16 bytes. In host
-// byte order:
+// Send WQE (PRM, Send WQE Construction): control segment, Ethernet segment, then data segments, each aligned to 16
+// bytes. In host byte order:
 //
 //	0  opmod 31:24, wqe_index 23:8, opcode 7:0
 //	4  qpn 31:8, ds 5:0 (length in units of 16 bytes)

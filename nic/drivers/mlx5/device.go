@@ -96,7 +96,8 @@ func Open(fn pci.Function, o nic.Options, own Options) (*Device, error) {
 	if v := verbs.Of(fn); v != nil {
 		d.fw = &shared{Device: d, fn: v, port: &beside.Port{Fn: v, Limits: limits}}
 	}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Stats: d.stats, Restart: d.restart, Release: d.fw.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.fw.counts, Stats: d.stats,
+		Restart: d.restart, Release: d.fw.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -137,8 +138,10 @@ func (d *Device) Info() (i nic.Info) {
 	d.card.BetweenRestarts(func() {
 		n := d.card.Options.RingSize
 		i = d.card.Info(fmt.Sprintf("%s (%v), firmware %s", d.model, d.card.Fn.ID(), d.fw.version()),
-			d.pushName(), slices.Concat(d.lacks, d.fw.notes(), d.pushNotes(), []string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
-				"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks, d.queues[0].askEvery)})...)
+			d.pushName(), slices.Concat(d.lacks, d.fw.notes(), d.pushNotes(),
+				[]string{fmt.Sprintf("queues of %d slots and %d blocks, a completion of sends "+
+					"asked for once in %d blocks, completions neither compressed nor moderated", n, n*maxBlocks,
+					d.queues[0].askEvery)})...)
 		i.NoByteCounter = i.Via != ""
 	})
 	return i

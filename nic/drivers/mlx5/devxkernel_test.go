@@ -80,7 +80,8 @@ func (c *context) devx(method uint16, attrs []verbs.Attr) error {
 	return nil
 }
 
-// umem registers memory as Linux before 5.12 does: in the largest pages, and without the attribute that limits their size.
+// umem registers memory as Linux before 5.12 does: in the largest pages, and without the attribute that limits their
+// size.
 func (c *context) umem(attrs []verbs.Attr) error {
 	if attrs[len(attrs)-1].ID > abi.MLX5AttrDevXUmemRegOutID {
 		return unix.EPROTONOSUPPORT
@@ -91,7 +92,8 @@ func (c *context) umem(attrs []verbs.Attr) error {
 		return err
 	}
 	off := start & (1<<hugeShift - 1)
-	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set("page_offset", 0x24, 31, 0, uint32(off)).
+	in := c.of(command(0xA08, 0, 0x30)).set("log_page_size", 0x20, 4, 0, hugeShift-12).set("page_offset", 0x24, 31, 0,
+		uint32(off)).
 		set64(0x28, (off+length+1<<hugeShift-1)>>hugeShift)
 	id, handle, err := c.create(hugePages(in, iova-off, off+length), 0xA0A, 23)
 	attrs[0].Value = int64(handle)
@@ -138,7 +140,8 @@ func (c *context) flow(attrs []verbs.Attr) error {
 	}
 	at := c.rules % (1 << rootLogSize)
 	c.rules++
-	in := c.bypass.command(opCreateFlowGroup, 0x400).set("start_flow_index", 0x1C, 31, 0, at).set("end_flow_index", 0x24, 31, 0, at).
+	in := c.bypass.command(opCreateFlowGroup, 0x400).set("start_flow_index", 0x1C, 31, 0, at).set("end_flow_index",
+		0x24, 31, 0, at).
 		set("match_criteria_enable", 0x3C, 7, 0, uint32(c.enable[matcher]))
 	copy(in[0x40:], c.masks[matcher])
 	out, err := c.host.exec(in, 0x10)
@@ -150,7 +153,8 @@ func (c *context) flow(attrs []verbs.Attr) error {
 		return c.host.run(c.bypass.command(opDestroyFlowGroup, 0x40).set("group_id", 0x18, 31, 0, group))
 	})
 	in = c.bypass.command(opSetFlowEntry, 0x348).set("flow_index", 0x20, 31, 0, at)
-	in.at(0x40).set("group_id", 0x04, 31, 0, group).set("action", 0x0C, 15, 0, forward).set("destination_list_size", 0x10, 23, 0, 1)
+	in.at(0x40).set("group_id", 0x04, 31, 0, group).set("action", 0x0C, 15, 0, forward).set("destination_list_size",
+		0x10, 23, 0, 1)
 	copy(in[0x80:], attrs[1].Data)
 	in.at(0x340).set("destination_type", 0x00, 31, 24, destTIR).set("destination_id", 0x00, 23, 0, tir.number)
 	if err := c.host.run(in); err != nil {

@@ -3,8 +3,8 @@ package mlx5
 // capTypes is the number of capability types that are queried (Linux, enum mlx5_cap_type).
 const capTypes = 0x20
 
-// evidence queries what a probe file contains beyond what Open needs: the adapter, every type of capabilities, the vport, and the
-// port with its module. The trace records the answers. Firmware refuses those that it does not know.
+// evidence queries what a probe file contains beyond what Open needs: the adapter, every type of capabilities, the
+// vport, and the port with its module. The trace records the answers. Firmware refuses those that it does not know.
 func (d *Device) evidence() {
 	d.exec(command(opQueryAdapter, 0, 0x10), 0x110)
 	for kind := range uint32(capTypes) {
@@ -27,5 +27,6 @@ func (d *Device) evidence() {
 		module = lanes.get(0x04, 7, 0)
 	}
 	// The module's first 48 bytes of its lower page: identifier, status, temperature and voltage (SFF-8636, SFF-8472).
-	d.access(regMCIA, accessRead, make(message, 0x40).set("module", 0x00, 23, 16, module).set("i2c_device_address", 0x04, 31, 24, 0x50).set("size", 0x08, 15, 0, 48))
+	d.access(regMCIA, accessRead, make(message, 0x40).set("module", 0x00, 23, 16, module).set("i2c_device_address",
+		0x04, 31, 24, 0x50).set("size", 0x08, 15, 0, 48))
 }

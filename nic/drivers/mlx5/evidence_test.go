@@ -18,14 +18,15 @@ import (
 func TestProbeReadsThePortsModule(t *testing.T) {
 	for module := range uint8(2) {
 		var read []byte
-		probed := devrig.New(t, "mlx5", mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX5, Module: module}), devrig.Driver[*mlx5.Device]{Open: func(fn pci.Function, o nic.Options) (*mlx5.Device, error) {
-			return mlx5.Open(cmdtrace.Observe(fn, cmdtrace.Observer{Seen: func(e cmdtrace.Entry) {
-				const accessReg, mcia = 0x805, 0x9014
-				if e.Opcode == accessReg && len(e.In) > 12 && int(e.In[10])<<8|int(e.In[11]) == mcia {
-					read = e.Out
-				}
-			}}), o, mlx5.Options{})
-		}})
+		probed := devrig.New(t, "mlx5", mlx5sim.New(mlx5sim.Options{Profile: mlx5sim.ConnectX5, Module: module}),
+			devrig.Driver[*mlx5.Device]{Open: func(fn pci.Function, o nic.Options) (*mlx5.Device, error) {
+				return mlx5.Open(cmdtrace.Observe(fn, cmdtrace.Observer{Seen: func(e cmdtrace.Entry) {
+					const accessReg, mcia = 0x805, 0x9014
+					if e.Opcode == accessReg && len(e.In) > 12 && int(e.In[10])<<8|int(e.In[11]) == mcia {
+						read = e.Out
+					}
+				}}), o, mlx5.Options{})
+			}})
 		must.OK(t, probed.TryOpen(nic.Options{}))
 		probed.Close()
 		if len(read) < 0x30 {

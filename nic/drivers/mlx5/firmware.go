@@ -113,7 +113,8 @@ func (d owned) startCommands() error {
 		return err
 	}
 	d.pages = &pagePool{arena: d.card.Arena, given: map[uint64]struct{}{}, limit: maxPages}
-	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick, health: d.healthText}
+	d.commands = &commandQueue{name: d.card.Name, trace: &d.card.Trace, regs: d.bar, alive: d.card.Alive, sick: d.sick,
+		health: d.healthText}
 	if err := d.card.Fn.SetBusMaster(true); err != nil {
 		return err
 	}
@@ -148,7 +149,8 @@ func (d owned) allocUAR() (u uar, err error) {
 	}
 	u.off, u.window = uint64(u.number)*uarPage, d.wc
 	if u.off < initSegment || u.off+uarPage > d.barSize {
-		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number, d.barSize)
+		return u, d.card.Errorf("%w: firmware gave UAR page %#x, BAR 0 has %#x bytes", nic.ErrHardware, u.number,
+			d.barSize)
 	}
 	if u.off < firstUAR {
 		u.window = d.bar
@@ -197,8 +199,9 @@ func (d owned) counts() (nic.Stats, error) {
 func (d owned) extra(extra map[string]uint64) {
 	e := &d.events
 	for name, n := range map[string]uint64{
-		"firmware_pages": uint64(d.pages.held()), "page_requests": e.pageRequests.Load(), "page_request_errors": e.pageErrors.Load(),
-		"port_changes": e.portChanges.Load(), "cq_errors": e.cqErrors.Load(), "unknown_events": e.unknown.Load(),
+		"firmware_pages": uint64(d.pages.held()), "page_requests": e.pageRequests.Load(),
+		"page_request_errors": e.pageErrors.Load(),
+		"port_changes":        e.portChanges.Load(), "cq_errors": e.cqErrors.Load(), "unknown_events": e.unknown.Load(),
 	} {
 		extra[name] = n
 	}

@@ -59,7 +59,8 @@ func FuzzAnswers(f *testing.F) {
 		d.card.Options = nic.Options{Queues: 2, RingSize: 64}
 		d.pages.limit = 1 << 10
 		err := d.commands.start(d.card.Arena)
-		for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.make.common, d.startVport, d.startQueues, d.startSteering, d.startPort} {
+		for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.make.common, d.startVport,
+			d.startQueues, d.startSteering, d.startPort} {
 			if err == nil {
 				err = stage()
 			}

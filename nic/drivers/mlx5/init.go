@@ -194,7 +194,8 @@ type capabilities struct {
 // mlx5_ifc.h: sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
 const timestampsFree = 0
 
-// timestampFormat returns the ts_format of a queue for a device with that capability. The driver does not read the timestamps.
+// timestampFormat returns the ts_format of a queue for a device with that capability. The driver does not read the
+// timestamps.
 func timestampFormat(capability uint32) uint32 {
 	if capability == timestampsFree {
 		return 0
@@ -225,9 +226,10 @@ const (
 
 const layer2 = 14 + 4 // bytes of a MAC header with a VLAN tag
 
-// headerBytes is the number of inline bytes that satisfies each minimum inline mode for every frame: MAC header and VLAN tag; a
-// second tag and the IPv6 header; a TCP header.
-var headerBytes = [4]uint32{minInlineNone: 0, minInlineL2: layer2, minInlineIP: 14 + 8 + 40, minInlineTCP: 14 + 8 + 40 + 20}
+// headerBytes is the number of inline bytes that satisfies each minimum inline mode for every frame: MAC header and
+// VLAN tag; a second tag and the IPv6 header; a TCP header.
+var headerBytes = [4]uint32{minInlineNone: 0, minInlineL2: layer2, minInlineIP: 14 + 8 + 40,
+	minInlineTCP: 14 + 8 + 40 + 20}
 
 // startVport reads the vport's address and inline mode, and sets its MTU.
 func (d *Device) startVport() error {
@@ -245,7 +247,8 @@ func (d *Device) startVport() error {
 			rand.Read(d.card.MAC[:])
 			d.card.MAC[0] = d.card.MAC[0]&^1 | 2 // unicast, locally administered
 		}
-		d.lacks = append(d.lacks, "the host gave this virtual function no address: this one was drawn, and another will be next time")
+		d.lacks = append(d.lacks,
+			"the host gave this virtual function no address: this one was drawn, and another will be next time")
 	}
 	if err := kit.CheckMAC(d.card.MAC); err != nil {
 		return d.card.Errorf("%w", err)
@@ -279,7 +282,8 @@ func (d *Device) setMTU() error {
 		out, err := d.access(regPMTU, accessRead, make(message, 0x10).set("local_port", 0x00, 23, 16, 1))
 		if err == nil {
 			if most := out.get(0x04, 31, 16); most < frame {
-				return d.card.Errorf("MTU %d needs frames of %d bytes with two tags and FCS, the port takes up to %d", d.card.MTU,
+				return d.card.Errorf("MTU %d needs frames of %d bytes with two tags and FCS, the port takes up to %d",
+					d.card.MTU,
 					frame, most)
 			}
 			_, err = d.access(regPMTU, accessWrite, make(message, 0x10).set("local_port", 0x00, 23, 16, 1).
@@ -309,8 +313,8 @@ func (d *Device) teardown() error {
 	return d.steps.Undo(func() bool { return d.commands.dead.Load() != nil })
 }
 
-// releaseFunction stops the device's use of our memory before it is freed: it tears down the function, resets it and disables bus
-// mastering.
+// releaseFunction stops the device's use of our memory before it is freed: it tears down the function, resets it and
+// disables bus mastering.
 func (d *Device) releaseFunction() error {
 	var errs []error
 	if d.commands != nil && d.card.Alive() == nil {

@@ -151,7 +151,8 @@ func (c *context) Method(object, method uint16, attrs []verbs.Attr) error {
 		return c.uar(attrs)
 	case abi.MLX5ObjectFlowMatcher:
 		attrs[0].Value = int64(c.Add(func() error { return nil }))
-		c.masks[uint32(attrs[0].Value)], c.enable[uint32(attrs[0].Value)] = append([]byte{}, attrs[1].Data...), attrs[3].Data[0]
+		c.masks[uint32(attrs[0].Value)], c.enable[uint32(attrs[0].Value)] = append([]byte{}, attrs[1].Data...),
+			attrs[3].Data[0]
 		return nil
 	case abi.ObjectFlow:
 		return c.flow(attrs)
@@ -206,8 +207,10 @@ func (c *context) Write(number uint32, in, out, own, answer []byte) (err error) 
 		off := q.Start & (1<<hugeShift - 1)
 		pages := (off + q.Length + 1<<hugeShift - 1) >> hugeShift
 		m := command(opCreateMKey, 0, 0x110).set("translations_octword_actual_size", 0x60, 31, 0, uint32(pages+1)/2)
-		m.at(0x10).set("lw", 0x00, 11, 11, 1).set("lr", 0x00, 10, 10, 1).set("access_mode", 0x00, 9, 8, 1).set("qpn", 0x04, 31, 8, 0xFFFFFF).
-			set("pd", 0x0C, 23, 0, c.pd).set64(0x10, q.HCAVA).set64(0x18, q.Length).set("translations_octword_size", 0x34, 31, 0, uint32(pages+1)/2).set("log_page_size", 0x38, 5, 0, hugeShift)
+		m.at(0x10).set("lw", 0x00, 11, 11, 1).set("lr", 0x00, 10, 10, 1).set("access_mode", 0x00, 9, 8, 1).set("qpn",
+			0x04, 31, 8, 0xFFFFFF).
+			set("pd", 0x0C, 23, 0, c.pd).set64(0x10, q.HCAVA).set64(0x18, q.Length).set("translations_octword_size",
+			0x34, 31, 0, uint32(pages+1)/2).set("log_page_size", 0x38, 5, 0, hugeShift)
 		key, handle, err := c.create(hugePages(m, iova-off, off+q.Length), opDestroyMKey, 23)
 		*rig.As[abi.RegMRResp](out) = abi.RegMRResp{MRHandle: handle, LKey: key << 8}
 		return err

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// message is the input or output of a command, big-endian. A field is identified by the offset of its dword and its bits in it,
-// as in the manual.
+// message is the input or output of a command, big-endian. A field is identified by the offset of its dword and its
+// bits in it, as in the manual.
 type message []byte
 
 // command returns the input of a command, size bytes long, with its header set.

@@ -55,10 +55,14 @@ func TestBusCost(t *testing.T) {
 	} {
 		idle, with := cost(t, c.push, c.size, n, false), cost(t, c.push, c.size, n, true)
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
-		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite), per(with.MMIOWrite, idle.MMIOWrite)
-		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push, c.size, reads, writes, mmio)
-		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 { // the watchdog writes too, periodically
-			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads, mmio, c.reads, c.mmio)
+		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite),
+			per(with.MMIOWrite, idle.MMIOWrite)
+		t.Logf("%-6s %4d bytes: %.2f DMA reads, %.2f DMA writes (completions), %.2f MMIO writes a reply", c.push,
+			c.size, reads, writes, mmio)
+		// the watchdog writes too, periodically
+		if reads > c.reads+0.02 || c.reads > 0 && reads < c.reads-0.02 || mmio > c.mmio+0.06 || mmio < c.mmio-0.06 {
+			t.Errorf("%s, %d bytes: %.2f DMA reads and %.2f MMIO writes a reply, want %v and %v", c.push, c.size, reads,
+				mmio, c.reads, c.mmio)
 		}
 		if with.MMIORead != 0 || writes > 0.5 {
 			t.Errorf("%s, %d bytes: %d MMIO reads, %.2f DMA writes a reply", c.push, c.size, with.MMIORead, writes)
@@ -92,11 +96,13 @@ func TestEachCommandRefused(t *testing.T) {
 }
 
 func TestCommandWithheld(t *testing.T) {
-	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA", 0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
+	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA",
+		0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
 		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }}).Refuses(nic.Options{}, nic.ErrTimeout, name)
+			newRig(t, mlx5sim.Options{Withhold: func(o uint16) bool { return o == op }}).Refuses(nic.Options{},
+				nic.ErrTimeout, name)
 		})
 	}
 }
@@ -184,8 +190,10 @@ func TestRecovery(t *testing.T) {
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
 	var stuck atomic.Bool
-	x := openRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }}, nic.Options{})
-	x.RecoversFromStuckCommand(stuck.Store, func() error { return x.Dev.ReadStats(new(nic.Stats)) }, "QUERY_VPORT_COUNTER")
+	x := openRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }},
+		nic.Options{})
+	x.RecoversFromStuckCommand(stuck.Store, func() error { return x.Dev.ReadStats(new(nic.Stats)) },
+		"QUERY_VPORT_COUNTER")
 }
 
 func TestWrongOptions(t *testing.T) {
@@ -194,7 +202,8 @@ func TestWrongOptions(t *testing.T) {
 		x.own = own
 		x.Refuses(nic.Options{}, nil, "")
 	}
-	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60}, {Queues: 1000},
+	for _, o := range []nic.Options{{RingSize: 100}, {RingSize: 32}, {RingSize: 8192}, {MTU: 20000}, {MTU: 60},
+		{Queues: 1000},
 		{MAC: [6]byte{1, 2, 3, 4, 5, 6}}} {
 		newRig(t, mlx5sim.Options{}).Refuses(o, nil, "")
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 )
 
-// maker creates the objects of the queues and moves queues between states: by commands to the firmware, or the kernel does.
+// maker creates the objects of the queues and moves queues between states: by commands to the firmware, or the kernel
+// does.
 type maker interface {
 	// common creates the objects that all queues share.
 	common() error
@@ -19,7 +20,8 @@ type maker interface {
 	completions(b dma.Block, entries uint32, record dma.Block) (cqn uint32, err error)
 	sends(q *Queue, b, record dma.Block) error
 	receives(q *Queue, b, record dma.Block) error
-	// ready makes a new pair of queues ready; stopSends resets a send queue in any state, and startSends makes it ready again.
+	// ready makes a new pair of queues ready; stopSends resets a send queue in any state, and startSends makes it ready
+	// again.
 	ready(q *Queue) error
 	stopSends(q *Queue) error
 	startSends(q *Queue) error
@@ -33,8 +35,8 @@ func (d *Device) create(in message, destroy opcode, hi int) (uint32, error) {
 	return d.fw.create(in, destroy, hi)
 }
 
-// common creates a doorbell page, the event queue, protection and transport domains, the memory key, the counter of frames dropped for lack
-// of a buffer, and the sender's interface (TIS).
+// common creates a doorbell page, the event queue, protection and transport domains, the memory key, the counter of
+// frames dropped for lack of a buffer, and the sender's interface (TIS).
 func (d byCommand) common() error {
 	if d.caps.driverVersion && d.commands != nil {
 		in := command(opSetDriverVersion, 0, 0x50)
@@ -59,7 +61,8 @@ func (d byCommand) common() error {
 	return err
 }
 
-// memoryKey creates a key to all memory that the IOMMU allows. If firmware has no key available, the reserved key does the same.
+// memoryKey creates a key to all memory that the IOMMU allows. If firmware has no key available, the reserved key does
+// the same.
 func (d *Device) memoryKey() error {
 	in := command(opCreateMKey, 0, 0x110)
 	in.at(0x10).
@@ -209,7 +212,8 @@ func (d *Device) allocate() (all []blocks, err error) {
 		d.layout(q)
 		b := blocks{records: memory.Block(4*64, 64), // doorbell records, one cache line each
 			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
-			sq: memory.Block(n*maxBlocks*wqebb, 4096), rq: memory.Block(n*rxWQE, 4096), buf: memory.Block(n*int(q.stride), 4096)}
+			sq: memory.Block(n*maxBlocks*wqebb, 4096), rq: memory.Block(n*rxWQE, 4096),
+			buf: memory.Block(n*int(q.stride), 4096)}
 		var ends unsafe.Pointer
 		if i == 0 {
 			b.send, ends = memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
@@ -292,7 +296,8 @@ func (d *Device) keys(q *Queue, b blocks) (err error) {
 		}
 	}
 	for slot := range q.mask + 1 {
-		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey, q.iova+uint64(slot*q.stride)+room)
+		*(*mlxkit.DataSegment)(unsafe.Add(q.rq, slot*rxWQE)) = mlxkit.NewData(q.size, q.lkey,
+			q.iova+uint64(slot*q.stride)+room)
 	}
 	return nil
 }

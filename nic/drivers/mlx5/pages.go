@@ -43,7 +43,8 @@ func (p *pagePool) allocate(n int) ([]uint64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.limit != 0 && len(p.given)+n > p.limit {
-		return nil, fmt.Errorf("firmware wants %d pages and has %d: more than %d are not given", n, len(p.given), p.limit)
+		return nil, fmt.Errorf("firmware wants %d pages and has %d: more than %d are not given", n, len(p.given),
+			p.limit)
 	}
 	for len(p.free) < n {
 		size := max(n-len(p.free), 64) * pageSize
@@ -52,7 +53,8 @@ func (p *pagePool) allocate(n int) ([]uint64, error) {
 			if err = p.arena.Grow(size); err != nil {
 				return nil, err
 			}
-			if b, err = p.arena.Alloc(size, pageSize); errors.Is(err, dma.ErrNoRoom) { // smaller pieces if there is no IOMMU
+			// smaller pieces if there is no IOMMU
+			if b, err = p.arena.Alloc(size, pageSize); errors.Is(err, dma.ErrNoRoom) {
 				size = pageSize
 				b, err = p.arena.Alloc(size, pageSize)
 			}

@@ -38,16 +38,21 @@ func newBenchQueue(t testing.TB, frame []byte, push bool) *benchQueue {
 	flame := aligned(512)
 	b.flame = unsafe.Slice((*byte)(flame), 512)
 	b.Queue = &Queue{
-		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize), wq: mmio.SendRing{Base: aligned(4 * ring * wqebb), Record: &b.records[1], Mask: 4*ring - 1}, rq: aligned(ring * rxWQE),
-		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring), asked: kit.Words(8 * ring),
+		rxCQ: aligned(ring * cqeSize), txCQ: aligned(4 * ring * cqeSize),
+		wq:  mmio.SendRing{Base: aligned(4 * ring * wqebb), Record: &b.records[1], Mask: 4*ring - 1},
+		rq:  aligned(ring * rxWQE),
+		buf: aligned(ring * stride), scratch: aligned(maxBlocks * wqebb), pend: kit.Words(ring),
+		asked: kit.Words(8 * ring),
 		rqRec: &b.records[0], rxCQRec: &b.records[2], txCQRec: &b.records[3],
-		iova: 1 << 32, stride: uint32(stride), size: uint32(stride - room), mask: ring - 1, shift: 9, txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
+		iova: 1 << 32, stride: uint32(stride), size: uint32(stride - room), mask: ring - 1, shift: 9,
+		txMask: 4*ring - 1, txShift: 11, lkey: 0x1200, sqn: 0x77,
 		askEvery: 32, bfHalf: 256, headers: 18, db: &b.doorbell,
 	}
 	if push {
 		b.bf, b.maxInline = flame, 226
 	}
-	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)}, make([]uint32, ring))
+	b.out = mlxkit.NewBuffers(dma.Block{Bytes: unsafe.Slice((*byte)(aligned(ring*stride)), ring*stride)},
+		make([]uint32, ring))
 	emptyCQ(b.rxCQ, ring)
 	emptyCQ(b.txCQ, 4*ring)
 	b.reset()
@@ -65,7 +70,8 @@ func (b *benchQueue) arrive(n int) {
 	}
 	for t := b.txNext; t != b.askTail; t++ {
 		a := (*[2]uint32)(unsafe.Add(b.asked, t&b.txMask*8))
-		*b.completion(b.txCQ, t&b.txMask) = cqe{counterOwn: uint32(bits.ReverseBytes16(uint16(a[0]))) | t>>b.txShift&1<<24}
+		*b.completion(b.txCQ, t&b.txMask) = cqe{counterOwn: uint32(bits.ReverseBytes16(uint16(a[0]))) |
+			t>>b.txShift&1<<24}
 	}
 }
 
@@ -93,7 +99,8 @@ func TestPushedWQE(t *testing.T) {
 	check.Equal(t, b.records[1], swap(2), "doorbell record %#x, want block 2 in network order")
 	b.arrive(1)
 	b.Poll(r)
-	check.Same(t, b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:], "the other half of the register holds\n% x")
+	check.Same(t, b.flame[256:256+128], unsafe.Slice((*byte)(b.wq.Base), 256)[128:],
+		"the other half of the register holds\n% x")
 }
 
 // A frame that is not pushed completely has its headers in the WQE and a pointer to the rest, for every minimum inline
@@ -109,12 +116,14 @@ func TestPointerWQE(t *testing.T) {
 		}
 		reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
 		w := unsafe.Slice((*byte)(b.wq.Base), 128)
-		if got := uint32(w[28])<<8 | uint32(w[29]); got != headers || !bytes.Equal(w[room:room+headers], reply[:headers]) {
+		if got := uint32(w[28])<<8 | uint32(w[29]); got != headers ||
+			!bytes.Equal(w[room:room+headers], reply[:headers]) {
 			t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
 		}
 		at := w[7]&0x3F*16 - 16
 		seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[at]))
-		if want := mlxkit.NewData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want || uint32(at) < room+headers {
+		if want := mlxkit.NewData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want ||
+			uint32(at) < room+headers {
 			t.Errorf("%d bytes of headers: data segment %x at %d, want %x", headers, seg, at, want)
 		}
 	}
@@ -214,7 +223,8 @@ func BenchmarkPoll(b *testing.B) {
 }
 
 func TestDeviceChecksums(t *testing.T) {
-	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int), func(*fastpath.Responder) int) {
+	nictest.DeviceChecksums(t, func(t testing.TB, frame []byte, word nictest.Word) (func(int),
+		func(*fastpath.Responder) int) {
 		q := newBenchQueue(t, frame, true)
 		q.said = []uint16{0, 2<<12 | 1<<1, 2<<12 | 1<<2 | 1<<1}[word]
 		return q.arrive, q.Queue.Poll
@@ -237,7 +247,8 @@ func TestPollIsAHotLoop(t *testing.T) {
 	nictest.StackAccesses(t, p, "(*Queue).Poll", 54)
 	nictest.StackAccesses(t, p, "(*Queue).post", 18)
 	nictest.StackAccesses(t, p, "(*Queue).point", 12)
-	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring", "mlx5.(*Queue).reclaim",
+	nictest.HotLoop(t, p, "(*Queue).Poll", "mlx5.(*Queue).post", "mlx5.(*Queue).point", "mlx5.(*Queue).ring",
+		"mlx5.(*Queue).reclaim",
 		"mlx5.(*Queue).fail", "runtime.panicunsafeslicelen")
 	nictest.HotLoop(t, p, "(*Queue).post", "mmio.PushWQE")
 	nictest.HotLoop(t, p, "(*Queue).point", "mlx5.(*Queue).post", "mlx5.(*Queue).pointOnce")

@@ -26,7 +26,8 @@ func TestEveryID(t *testing.T) {
 				x.Exchange(40, n)
 			}
 			info := x.Dev.Info()
-			if id := fmt.Sprintf("15b3:%04x", p.Device()); !strings.Contains(info.Model, id) || strings.Contains(info.Model, "VF") != p.Virtual() {
+			if id := fmt.Sprintf("15b3:%04x", p.Device()); !strings.Contains(info.Model, id) ||
+				strings.Contains(info.Model, "VF") != p.Virtual() {
 				t.Errorf("%s", info.Model)
 			}
 			want := 100000
@@ -38,7 +39,8 @@ func TestEveryID(t *testing.T) {
 			x.model.AskPages(5)
 			x.Busy(func() { x.Counts(func(s nic.Stats) bool { return s.Extra["firmware_pages"] == before+5 }) })
 			x.Exchange(5, 98)
-			check.Equal(t, x.model.Counters().PortWrites, 0, "%d port registers were written, which a virtual function does not have")
+			check.Equal(t, x.model.Counters().PortWrites, 0,
+				"%d port registers were written, which a virtual function does not have")
 			x.Close()
 			if n, _ := x.model.Pages(); n != 0 || x.Port.Mappings() != 0 {
 				t.Errorf("%d pages are still firmware's, %d mappings", n, x.Port.Mappings())
@@ -60,7 +62,8 @@ func TestVirtualFunction(t *testing.T) {
 		x.OwnMAC = true
 		x.Open(nic.Options{})
 		x.Exchange(10, 98)
-		if i := x.Dev.Info(); i.MAC != net.HardwareAddr(ourMAC[:]).String() || strings.Contains(list(i.Notes), "drawn") {
+		if i := x.Dev.Info(); i.MAC != net.HardwareAddr(ourMAC[:]).String() ||
+			strings.Contains(list(i.Notes), "drawn") {
 			t.Errorf("%s, %s", i.MAC, list(i.Notes))
 		}
 		if s := x.Stats(); s.Extra["firmware_pages"] != 0 {
@@ -113,7 +116,8 @@ func TestLoopbackOfOldFirmware(t *testing.T) {
 	x.Port.Settle(10000)
 	buf := make([]byte, 2048)
 	if n, _, err := x.Dev.Recv(buf); n != 0 || err != nil || x.model.Counters().SelfBlocked != 1 {
-		t.Errorf("a frame of %d bytes for our address came round, %v, %d were kept out", n, err, x.model.Counters().SelfBlocked)
+		t.Errorf("a frame of %d bytes for our address came round, %v, %d were kept out", n, err,
+			x.model.Counters().SelfBlocked)
 	}
 }
 

@@ -90,7 +90,8 @@ func TestPausesAreNoMisses(t *testing.T) {
 				defer func() { stop.Store(true); <-ended }()
 				must.OK(t, d.prove())
 				if p := &d.proof; p.used != c.used || p.pushed != c.pushed || p.holds() != c.holds {
-					t.Errorf("of %d WQEs pushed the device took %d, proven: %v; want %d, %d, %v", p.pushed, p.used, p.holds(), c.pushed, c.used, c.holds)
+					t.Errorf("of %d WQEs pushed the device took %d, proven: %v; want %d, %d, %v", p.pushed, p.used,
+						p.holds(), c.pushed, c.used, c.holds)
 				}
 			})
 		})

@@ -55,7 +55,8 @@ func (d *Device) choosePush() {
 			d.maxInline = min(most, d.own.MaxInline)
 		}
 		if d.own.MaxInline > most {
-			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most, d.own.MaxInline))
+			d.lacks = append(d.lacks, fmt.Sprintf("frames are pushed whole up to %d bytes, %d were asked for", most,
+				d.own.MaxInline))
 		}
 	}
 	// A frame that consists only of headers leaves nothing to point to.
@@ -103,8 +104,8 @@ const (
 	proofGive  = 3 // this many misses suffice if nothing was taken
 )
 
-// Without a completion for that long, the device did not read BlueFlame. A device that pauses needs longer than a twentieth of it after a
-// doorbell, too.
+// Without a completion for that long, the device did not read BlueFlame. A device that pauses needs longer than a
+// twentieth of it after a doorbell, too.
 var proofMiss = 20 * time.Millisecond
 
 // provePush sends empty WQEs through each queue to determine how the device fetches them. Pushed ones request a
@@ -119,7 +120,8 @@ func (d *Device) provePush() error {
 			q.bf = nil
 			why := fmt.Sprintf("of %d WQEs pushed the device took %d from there", p.pushed, p.used)
 			if p.pushed == 0 {
-				why = fmt.Sprintf("the device paused in each of %d attempts to see whether it takes WQEs from there", proofTries)
+				why = fmt.Sprintf("the device paused in each of %d attempts to see whether it takes WQEs from there",
+					proofTries)
 			}
 			d.noBlueFlame(fmt.Sprintf("queue %d: %s", i, why))
 		}
@@ -132,7 +134,8 @@ func (d *Device) provePush() error {
 func (q *Queue) prove() error {
 	p := &q.proof
 	*p = proof{}
-	for tries := 0; q.bf != nil && p.pushed < proofWQEs && (p.used > 0 || p.pushed < proofGive) && tries < proofTries; tries++ {
+	for tries := 0; q.bf != nil && p.pushed < proofWQEs && (p.used > 0 || p.pushed < proofGive) &&
+		tries < proofTries; tries++ {
 		rec, w := q.nop(false)
 		*(*uint64)(unsafe.Add(w, 8)) = ceAlways
 		// The WQE in the ring requests no completion, so a completion shows which of the two the device used. The push
@@ -146,7 +149,8 @@ func (q *Queue) prove() error {
 		if err != nil {
 			return err
 		}
-		if n == 0 { // A doorbell shows whether the device reads no BlueFlame or nothing at all. A virtual one pauses with its host.
+		// A doorbell shows whether the device reads no BlueFlame or nothing at all. A virtual one pauses with its host.
+		if n == 0 {
 			began = time.Now()
 			if n, err = q.ringNop(); err != nil {
 				return err
@@ -187,7 +191,8 @@ func shorter(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// nop puts an empty WQE into the send queue, with a copy of it in the scratch block, and returns the doorbell record for it.
+// nop puts an empty WQE into the send queue, with a copy of it in the scratch block, and returns the doorbell record
+// for it.
 func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 	var b [wqebb / 8]uint64
 	b[0] = control(wqeNop, q.txTail, q.sqn, 1)
@@ -200,8 +205,8 @@ func (q *Queue) nop(ask bool) (record uint32, w unsafe.Pointer) {
 	return swap(q.txTail & 0xFFFF), q.scratch
 }
 
-// proven waits for the completion of the last empty WQE, and returns the number of completions up to that one; 0 if it did not come
-// within limit.
+// proven waits for the completion of the last empty WQE, and returns the number of completions up to that one; 0 if it
+// did not come within limit.
 func (q *Queue) proven(limit time.Duration) (n int, err error) {
 	last := uint16(q.txTail - 1)
 	for end := kit.NewDeadline(limit, leastLooks); ; {
@@ -243,19 +248,22 @@ func (d *Device) pushName() string {
 
 func (d *Device) pushNotes() []string {
 	q := d.queues[0]
-	notes := []string{fmt.Sprintf("frames up to %d bytes go whole into their WQE; of longer ones %d bytes, which the vport demands (min_wqe_inline_mode %d), and a pointer",
+	notes := []string{fmt.Sprintf(
+		"frames up to %d bytes go whole into their WQE; of longer ones %d bytes, which the vport demands (min_wqe_inline_mode %d), and a pointer",
 		q.maxInline, q.headers, d.minInline)}
 	p := q.proof
 	if p.pushed == 0 {
 		return notes
 	}
 	if d.card.Fn.Simulated() {
-		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.used, p.pushed))
+		return append(notes, fmt.Sprintf("BlueFlame proven: the model took %d of %d WQEs from the register", p.used,
+			p.pushed))
 	}
 	combined := "too long for one bus write: the window does not combine"
 	if p.timing.Combined() {
 		combined = "so a block leaves as one bus write"
 	}
-	return append(notes, fmt.Sprintf("BlueFlame proven: the device took %d of %d WQEs from the register, half of %d bytes; a block stored by %v took %v, a doorbell %v: %s",
+	return append(notes, fmt.Sprintf(
+		"BlueFlame proven: the device took %d of %d WQEs from the register, half of %d bytes; a block stored by %v took %v, a doorbell %v: %s",
 		p.used, p.pushed, q.bfHalf, mmio.PushMethod(), p.timing.Block, p.timing.Store, combined))
 }

@@ -20,10 +20,11 @@ const (
 	minFrame    = 14 // an Ethernet header
 )
 
-// Queue is a receive queue and a send queue, each with its completion queue. The indices of slots, blocks and completions never
-// wrap to the ring size: their low bits index the ring, and the next bit is the expected owner bit.
+// Queue is a receive queue and a send queue, each with its completion queue. The indices of slots, blocks and
+// completions never wrap to the ring size: their low bits index the ring, and the next bit is the expected owner bit.
 //
-// A receive WQE is written once, because it always points to the buffer of its slot. Posting it again only advances the counter.
+// A receive WQE is written once, because it always points to the buffer of its slot. Posting it again only advances the
+// counter.
 type Queue struct {
 	rxCQ, txCQ unsafe.Pointer
 	rq         unsafe.Pointer
@@ -160,7 +161,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 // fits reports whether the send queue has room for this many blocks.
 func (q *Queue) fits(blocks uint32) bool { return q.txTail+blocks-q.txDone <= q.txMask+1 }
 
-// requestCompletion returns the completion request of a WQE of this many blocks at the tail: set once per askEvery blocks.
+// requestCompletion returns the completion request of a WQE of this many blocks at the tail: set once per askEvery
+// blocks.
 func (q *Queue) requestCompletion(blocks uint32) uint64 {
 	end := q.txTail + blocks
 	if end-q.txAsked < q.askEvery {
@@ -173,8 +175,8 @@ func (q *Queue) requestCompletion(blocks uint32) uint64 {
 	return ceAlways
 }
 
-// post completes the WQE of ds units at w, whose first inline bytes of the frame are already in it, copies it to the send queue
-// and pushes it. It reports whether there was room.
+// post completes the WQE of ds units at w, whose first inline bytes of the frame are already in it, copies it to the
+// send queue and pushes it. It reports whether there was room.
 func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	tail, blocks := q.txTail, (ds+3)>>2
 	if !q.fits(blocks) {
@@ -183,8 +185,8 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	ce := q.requestCompletion(blocks)
 	word := control(wqeSend, tail, q.sqn, ds)
 	head := (*[4]uint64)(w)
-	// Stores whole words because the block copy loads whole words, which store forwarding requires. The last word ends with the
-	// frame's first two bytes.
+	// Stores whole words because the block copy loads whole words, which store forwarding requires. The last word ends
+	// with the frame's first two bytes.
 	head[0], head[1], head[2] = word, ce, 0
 	head[3] = uint64(bits.ReverseBytes16(uint16(inline)))<<32 | uint64(*(*uint16)(unsafe.Add(w, room)))<<48
 	end := tail + blocks
@@ -203,8 +205,8 @@ func (q *Queue) post(w unsafe.Pointer, ds, inline uint32) bool {
 	return true
 }
 
-// point posts a WQE with the headers of the m-byte frame at at+room and a pointer to the rest. iova is the device's address of
-// at.
+// point posts a WQE with the headers of the m-byte frame at at+room and a pointer to the rest. iova is the device's
+// address of at.
 func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	head := q.headers
 	data := (max(head, 2) + room + 15) &^ 15 // the Ethernet segment has room for two bytes even without headers
@@ -225,8 +227,8 @@ func (q *Queue) point(at unsafe.Pointer, iova uint64, m uint32) bool {
 	return true
 }
 
-// pointOnce is point for a device without BlueFlame that requires the layer 2 header inline. The WQE is one block and is built in
-// the send queue.
+// pointOnce is point for a device without BlueFlame that requires the layer 2 header inline. The WQE is one block and
+// is built in the send queue.
 func (q *Queue) pointOnce(at unsafe.Pointer, low, high uint64) bool {
 	if !q.fits(1) {
 		return false
@@ -293,7 +295,8 @@ func (q *Queue) reclaim() {
 	q.freed = freed
 	if freed-q.posted >= refillBatch {
 		q.posted = freed
-		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF)) // before the slots that will complete there again (nic/memory-order.md: rings)
+		// before the slots that will complete there again (nic/memory-order.md: rings)
+		mmio.Store32(q.rxCQRec, swap(next&0xFFFFFF))
 		mmio.Store32(q.rqRec, swap((freed+mask+1)&0xFFFF))
 	}
 }
@@ -334,7 +337,8 @@ func (q *Queue) faultText() string {
 		return fmt.Sprintf("%s completion with error: syndrome %v, vendor syndrome %#02x, WQE %d, opcode and queue %#08x", side,
 			mlxkit.Syndrome(c.syndrome), c.vendor, bits.ReverseBytes16(uint16(c.counterOwn)), swap(c.opcodeQPN))
 	}
-	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op, bits.ReverseBytes16(uint16(c.counterOwn)))
+	return fmt.Sprintf("%s completion is not what is due: opcode %#x, WQE %d", side, op,
+		bits.ReverseBytes16(uint16(c.counterOwn)))
 }
 
 // reset resets the rings to the state of a new queue: the device owns all slots, nothing to send.

@@ -16,8 +16,10 @@ import (
 func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontextResp) (err error) {
 	c.td, _, err = c.create(command(opAllocTD, 0, 0x10), opDeallocTD, 23)
 	d := c.host
-	*r = abi.MLX5AllocUcontextResp{QPTabSize: 1 << 18, BfRegSize: 2 * d.caps.bfHalf, CacheLineSize: 64, MaxSQDescSz: uint16(d.caps.maxWQE), MaxRQDescSz: 512,
-		MaxSendWQEBB: 1 << d.caps.logMaxWQ, MaxRecvWR: 1 << d.caps.logMaxWQ, NumPorts: 1, CQEVersion: min(q.MaxCQEVersion, 1), EthMinInline: uint8(d.minInline + 1)}
+	*r = abi.MLX5AllocUcontextResp{QPTabSize: 1 << 18, BfRegSize: 2 * d.caps.bfHalf, CacheLineSize: 64,
+		MaxSQDescSz: uint16(d.caps.maxWQE), MaxRQDescSz: 512,
+		MaxSendWQEBB: 1 << d.caps.logMaxWQ, MaxRecvWR: 1 << d.caps.logMaxWQ, NumPorts: 1,
+		CQEVersion: min(q.MaxCQEVersion, 1), EthMinInline: uint8(d.minInline + 1)}
 	if c.NoWC {
 		r.BfRegSize = 0
 	}
@@ -51,7 +53,8 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 	if err != nil {
 		return err
 	}
-	in.at(0x10).set("log_cq_size", 0x0C, 28, 24, log2(entries)).set("uar_page", 0x0C, 23, 0, uint32(own.UARPageIndex)).set("c_eqn", 0x14, 31, 0, c.eqn).set64(0x38, record)
+	in.at(0x10).set("log_cq_size", 0x0C, 28, 24, log2(entries)).set("uar_page", 0x0C, 23, 0,
+		uint32(own.UARPageIndex)).set("c_eqn", 0x14, 31, 0, c.eqn).set64(0x38, record)
 	if in, err = c.ring(in, own.BufAddr, uint64(entries)*64); err != nil {
 		return err
 	}
@@ -66,13 +69,15 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 }
 
 // workQueue creates a send or receive queue of entries of 2^shift bytes, whose other properties are in the command.
-func (c *context) workQueue(in message, destroy opcode, cqn, uar, entries, shift uint32, at, record uint64) (number uint32, err error) {
+func (c *context) workQueue(in message, destroy opcode, cqn, uar, entries, shift uint32, at,
+	record uint64) (number uint32, err error) {
 	dbr, err := c.regions.Device(record, 8)
 	if err != nil {
 		return 0, err
 	}
 	ctx := in.at(0x20).set("cqn", 0x08, 23, 0, cqn)
-	ctx.at(0x30).set("wq_type", 0x00, 31, 28, 1).set("pd", 0x08, 23, 0, c.pd).set("uar_page", 0x0C, 23, 0, uar).set64(0x10, dbr).
+	ctx.at(0x30).set("wq_type", 0x00, 31, 28, 1).set("pd", 0x08, 23, 0, c.pd).set("uar_page", 0x0C, 23, 0,
+		uar).set64(0x10, dbr).
 		set("log_wq_stride", 0x20, 19, 16, shift).set("log_wq_sz", 0x20, 4, 0, log2(entries))
 	if in, err = c.ring(in, at, uint64(entries)<<shift); err == nil {
 		number, _, err = c.create(in, destroy, 23)
@@ -84,8 +89,10 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 	switch {
 	case c.NoRaw:
 		return unix.EPERM
-	case q.QPType != verbs.QPTypeRawPacket, own.Flags != abi.MLX5QPFlagUARPageIndex, own.UIdx >= 1<<24-1, !power(own.SQWQECount), !power(own.RQWQECount),
-		own.SQWQECount+own.RQWQECount == 0, (q.MaxRecvWR == 0) != (own.RQWQECount == 0), own.RQWQECount == 0 && own.RQWQEShift != 0, c.host.caps.logMaxWQ < log2(max(own.SQWQECount, 1)):
+	case q.QPType != verbs.QPTypeRawPacket, own.Flags != abi.MLX5QPFlagUARPageIndex, own.UIdx >= 1<<24-1,
+		!power(own.SQWQECount), !power(own.RQWQECount),
+		own.SQWQECount+own.RQWQECount == 0, (q.MaxRecvWR == 0) != (own.RQWQECount == 0), own.RQWQECount == 0 &&
+			own.RQWQEShift != 0, c.host.caps.logMaxWQ < log2(max(own.SQWQECount, 1)):
 		c.Errorf("create a queue pair: %+v %+v", q, own)
 		return unix.EINVAL
 	}
@@ -98,16 +105,20 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 			return err
 		}
 		in = command(opCreateSQ, 0, 0x110)
-		in.at(0x20).set("flush_in_error_en", 0x00, 28, 28, 1).set("tis_lst_sz", 0x20, 31, 16, 1).set("tis_num_0", 0x2C, 23, 0, u.tis)
-		if u.sqn, err = c.workQueue(in, opDestroySQ, c.cqs[q.SendCQHandle], own.BFRegIndex, own.SQWQECount, 6, own.SQBufAddr, own.DBAddr); err != nil {
+		in.at(0x20).set("flush_in_error_en", 0x00, 28, 28, 1).set("tis_lst_sz", 0x20, 31, 16, 1).set("tis_num_0", 0x2C,
+			23, 0, u.tis)
+		if u.sqn, err = c.workQueue(in, opDestroySQ, c.cqs[q.SendCQHandle], own.BFRegIndex, own.SQWQECount, 6,
+			own.SQBufAddr, own.DBAddr); err != nil {
 			return err
 		}
 	}
 	if own.RQWQECount > 0 {
 		in := command(opCreateRQ, 0, 0x110)
 		// Linux sets the counters when the queue becomes ready.
-		in.at(0x20).set("counter_set_id", 0x0C, 31, 24, c.counter).set("vsd", 0x00, 28, 28, 1).set("flush_in_error_en", 0x00, 18, 18, 1)
-		if u.rqn, err = c.workQueue(in, opDestroyRQ, c.cqs[q.RecvCQHandle], 0, own.RQWQECount, own.RQWQEShift, own.BufAddr, own.DBAddr); err != nil {
+		in.at(0x20).set("counter_set_id", 0x0C, 31, 24, c.counter).set("vsd", 0x00, 28, 28, 1).set("flush_in_error_en",
+			0x00, 18, 18, 1)
+		if u.rqn, err = c.workQueue(in, opDestroyRQ, c.cqs[q.RecvCQHandle], 0, own.RQWQECount, own.RQWQEShift,
+			own.BufAddr, own.DBAddr); err != nil {
 			return err
 		}
 		in = command(opCreateTIR, 0, 0x110)
@@ -125,7 +136,8 @@ func (c *context) createQP(q *abi.CreateQP, own *abi.MLX5CreateQP, r *abi.Create
 	return nil
 }
 
-// toState moves the queues of a queue pair as mlx5_ib does: the receive queue is ready from Init, the send queue from Ready to Send.
+// toState moves the queues of a queue pair as mlx5_ib does: the receive queue is ready from Init, the send queue from
+// Ready to Send.
 func (c *context) toState(u *userQP, to uint8) error {
 	was := u.state
 	u.state = to

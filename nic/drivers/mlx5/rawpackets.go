@@ -14,8 +14,9 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 )
 
-// rawPackets is the maker for firmware without user contexts: the kernel creates queue pairs for raw packets in this process's memory. A
-// queue is one that only receives and one that only sends, so that each has its own doorbell record, and sends can be reset alone.
+// rawPackets is the maker for firmware without user contexts: the kernel creates queue pairs for raw packets in this
+// process's memory. A queue is one that only receives and one that only sends, so that each has its own doorbell
+// record, and sends can be reset alone.
 type rawPackets struct {
 	*shared
 	answer abi.MLX5AllocUcontextResp
@@ -44,14 +45,16 @@ func (s *shared) openRaw() error {
 		return s.card.Errorf("%w: neither user contexts (mlxconfig -d %s set UCTX_EN=1, then mlxfwreset) nor completions of version 1, which queue pairs for raw packets need: "+
 			"use driver xdp", errors.ErrUnsupported, s.fn.Function.Address)
 	case n > 1:
-		return s.card.Errorf("%w: %d queue pairs: there is one, because %s (cpu.cores: give one)", errors.ErrUnsupported, n, noContexts)
+		return s.card.Errorf("%w: %d queue pairs: there is one, because %s (cpu.cores: give one)",
+			errors.ErrUnsupported, n, noContexts)
 	}
 	s.raw = &rawPackets{shared: s, answer: answer, device: device, cqs: map[uint32]uint32{}, qps: map[uint32]uint32{}}
 	s.make = s.raw
 	return nil
 }
 
-// learn sets the capabilities that the kernel reports. It does not report whether the parser distinguishes types of ICMP.
+// learn sets the capabilities that the kernel reports. It does not report whether the parser distinguishes types of
+// ICMP.
 func (r *rawPackets) learn() error {
 	a := &r.answer
 	r.caps = capabilities{maxWQE: uint32(a.MaxSQDescSz), bfHalf: a.BfRegSize / 2,
@@ -68,7 +71,8 @@ func (r *rawPackets) setInline() error {
 		r.minInline = uint32(r.answer.EthMinInline) - abi.MLX5UserInlineModeNone
 	}
 	if r.minInline > minInlineTCP {
-		return r.card.Errorf("%w: the kernel reports minimum inline mode %d, expected 0 to 3", nic.ErrHardware, r.minInline)
+		return r.card.Errorf("%w: the kernel reports minimum inline mode %d, expected 0 to 3", nic.ErrHardware,
+			r.minInline)
 	}
 	return nil
 }
@@ -78,14 +82,17 @@ func (r *rawPackets) common() (err error) {
 		return err
 	}
 	if r.uar.number > 0xFFFF {
-		return r.card.Errorf("%w: doorbell page %#x, the kernel takes numbers of 16 bits for a completion queue", nic.ErrHardware, r.uar.number)
+		return r.card.Errorf("%w: doorbell page %#x, the kernel takes numbers of 16 bits for a completion queue",
+			nic.ErrHardware, r.uar.number)
 	}
 	return nil
 }
 
-// completions creates a completion queue. The kernel has one entry more than asked for, and rounds up to a power of two.
+// completions creates a completion queue. The kernel has one entry more than asked for, and rounds up to a power of
+// two.
 func (r *rawPackets) completions(b dma.Block, entries uint32, record dma.Block) (uint32, error) {
-	ask := abi.MLX5CreateCQ{BufAddr: b.IOVA, DBAddr: record.IOVA, CQESize: cqeSize, Flags: abi.MLX5CreateCQFlagsUARPageIndex, UARPageIndex: uint16(r.uar.number)}
+	ask := abi.MLX5CreateCQ{BufAddr: b.IOVA, DBAddr: record.IOVA, CQESize: cqeSize,
+		Flags: abi.MLX5CreateCQFlagsUARPageIndex, UARPageIndex: uint16(r.uar.number)}
 	var made abi.MLX5CreateCQResp
 	handle, size, err := r.ctx.CreateCQ(entries-1, verbs.Bytes(&ask), verbs.Bytes(&made))
 	switch {
@@ -99,12 +106,14 @@ func (r *rawPackets) completions(b dma.Block, entries uint32, record dma.Block) 
 }
 
 func (r *rawPackets) sends(q *Queue, b, record dma.Block) (err error) {
-	q.sqn, err = r.createQP(abi.CreateQP{MaxSendWR: q.txMask + 1}, abi.MLX5CreateQP{SQBufAddr: b.IOVA, DBAddr: record.IOVA, SQWQECount: q.txMask + 1}, q)
+	q.sqn, err = r.createQP(abi.CreateQP{MaxSendWR: q.txMask + 1},
+		abi.MLX5CreateQP{SQBufAddr: b.IOVA, DBAddr: record.IOVA, SQWQECount: q.txMask + 1}, q)
 	return err
 }
 
 func (r *rawPackets) receives(q *Queue, b, record dma.Block) (err error) {
-	q.rqn, err = r.createQP(abi.CreateQP{MaxRecvWR: q.mask + 1}, abi.MLX5CreateQP{BufAddr: b.IOVA, DBAddr: record.IOVA, RQWQECount: q.mask + 1, RQWQEShift: log2(rxWQE)}, q)
+	q.rqn, err = r.createQP(abi.CreateQP{MaxRecvWR: q.mask + 1},
+		abi.MLX5CreateQP{BufAddr: b.IOVA, DBAddr: record.IOVA, RQWQECount: q.mask + 1, RQWQEShift: log2(rxWQE)}, q)
 	return err
 }
 
@@ -124,7 +133,8 @@ func (r *rawPackets) createQP(ask abi.CreateQP, own abi.MLX5CreateQP, q *Queue) 
 	return made.QPN, nil
 }
 
-// ready makes both queues ready. The kernel starts a receive queue in state Init, and a send queue in state Ready to Send.
+// ready makes both queues ready. The kernel starts a receive queue in state Init, and a send queue in state Ready to
+// Send.
 func (r *rawPackets) ready(q *Queue) error {
 	if err := r.startSends(q); err != nil {
 		return err
@@ -144,7 +154,8 @@ func (r *rawPackets) startSends(q *Queue) error {
 		abi.ModifyQP{AttrMask: verbs.QPMaskState, QPState: verbs.QPStateRTS})
 }
 
-// stopSends resets the send queue. The kernel does not know of an error before it queries the queue, and would name another state to the firmware.
+// stopSends resets the send queue. The kernel does not know of an error before it queries the queue, and would name
+// another state to the firmware.
 func (r *rawPackets) stopSends(q *Queue) error {
 	if _, err := r.ctx.QueryQP(r.qps[q.sqn]); err != nil {
 		return r.refused("query", q.sqn, err)
@@ -165,7 +176,8 @@ func (r *rawPackets) modify(number uint32, to ...abi.ModifyQP) error {
 // refused is the error of a call for a queue pair.
 func (r *rawPackets) refused(what string, number uint32, err error) error {
 	if errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODEV) {
-		return r.card.Errorf("queue pair %#x: %s: %w: the kernel took the device away: %w", number, what, nic.ErrHardware, err)
+		return r.card.Errorf("queue pair %#x: %s: %w: the kernel took the device away: %w", number, what,
+			nic.ErrHardware, err)
 	}
 	return r.card.Errorf("queue pair %#x: %s: %w", number, what, err)
 }

@@ -75,9 +75,11 @@ func TestRecordedCommands(t *testing.T) {
 	// Fields that each driver chooses: dword, bits.
 	type field struct{ off, hi, lo int }
 	choice := map[opcode][]field{
-		opManagePages: {{0x0C, 31, 0}},                                                                     // how many pages in one command
-		opSetHCACap:   {{0x10 + 0x10, 4, 0}},                                                               // log_max_qp: we have no QPs
-		opCreateEQ:    {{0x10 + 0x0C, 28, 24}, {0x10 + 0x14, 11, 0}, {0x10 + 0x18, 28, 24}, {0x5C, 31, 0}}, // size, vector, pages, events
+		opManagePages: {{0x0C, 31, 0}}, // how many pages in one command
+		// log_max_qp: we have no QPs
+		opSetHCACap: {{0x10 + 0x10, 4, 0}},
+		// size, vector, pages, events
+		opCreateEQ: {{0x10 + 0x0C, 28, 24}, {0x10 + 0x14, 11, 0}, {0x10 + 0x18, 28, 24}, {0x5C, 31, 0}},
 	}
 	// The rest is addresses, or register data that the recording lacks.
 	head := map[opcode]int{opManagePages: 0x10, opCreateEQ: 0x110, opAccessReg: 0x10}
@@ -88,8 +90,10 @@ func TestRecordedCommands(t *testing.T) {
 	f.seen = func(e []byte, _, _ [][]byte) {
 		in := message(e[entryIn:entryOut])
 		if r := find(in); r != nil && !sized[in.opcode()] {
-			check.Equal(t, int(message(e).get(entryInLen, 31, 0)), r.inLen, fmt.Sprint(in.opcode())+": input of %#x bytes")
-			check.Equal(t, int(message(e).get(entryOutLen, 31, 0)), r.outLen, fmt.Sprint(in.opcode())+": output of %#x bytes")
+			check.Equal(t, int(message(e).get(entryInLen, 31, 0)), r.inLen,
+				fmt.Sprint(in.opcode())+": input of %#x bytes")
+			check.Equal(t, int(message(e).get(entryOutLen, 31, 0)), r.outLen,
+				fmt.Sprint(in.opcode())+": output of %#x bytes")
 		}
 	}
 	f.answer = func(in message, n int) message {
@@ -107,7 +111,8 @@ func TestRecordedCommands(t *testing.T) {
 			ours, theirs = ours[:h], theirs[:h]
 		}
 		for i := 0; i+4 <= min(len(ours), len(theirs)); i += 4 {
-			check.Equal(t, ours.get(i, 31, 0), theirs.get(i, 31, 0), fmt.Sprintf("%v, dword %#x: %%08x", in.opcode(), i))
+			check.Equal(t, ours.get(i, 31, 0), theirs.get(i, 31, 0),
+				fmt.Sprintf("%v, dword %#x: %%08x", in.opcode(), i))
 		}
 		check.Equal(t, len(ours), len(theirs), fmt.Sprint(in.opcode())+": %d bytes")
 		return append(r.out, make(message, max(0, n-len(r.out)))...)[:n]
@@ -116,7 +121,8 @@ func TestRecordedCommands(t *testing.T) {
 	for _, stage := range []func() error{d.enable, d.negotiate, d.initialize, d.make.common} {
 		must.OK(t, stage())
 	}
-	for _, op := range []opcode{opEnableHCA, opQueryISSI, opSetISSI, opQueryPages, opManagePages, opAccessReg, opQueryHCACap, opSetHCACap, opInitHCA,
+	for _, op := range []opcode{opEnableHCA, opQueryISSI, opSetISSI, opQueryPages, opManagePages, opAccessReg,
+		opQueryHCACap, opSetHCACap, opInitHCA,
 		opAllocUAR, opCreateEQ} {
 		if compared[op] == 0 {
 			t.Errorf("%v was not compared", op)
@@ -124,7 +130,8 @@ func TestRecordedCommands(t *testing.T) {
 	}
 	t.Log(fmt.Sprint(compared))
 	check.Equal(t, d.pages.held(), 6+12868, "firmware was given %d pages, the card wants 6 and 12868")
-	if c := d.caps; c.bfHalf != 256 || !c.endPad || c.maxWQE != 1024 || c.inlineMode != inlineL2 && c.inlineMode != inlineVport || c.logMaxCQ != 22 {
+	if c := d.caps; c.bfHalf != 256 || !c.endPad || c.maxWQE != 1024 || c.inlineMode != inlineL2 &&
+		c.inlineMode != inlineVport || c.logMaxCQ != 22 {
 		t.Errorf("capabilities of the recorded card: %+v", c)
 	}
 }

@@ -105,10 +105,13 @@ const (
 )
 
 var opcodeNames = map[opcode]string{
-	opQueryHCACap: "QUERY_HCA_CAP", opQueryAdapter: "QUERY_ADAPTER", opInitHCA: "INIT_HCA", opTeardownHCA: "TEARDOWN_HCA",
-	opEnableHCA: "ENABLE_HCA", opDisableHCA: "DISABLE_HCA", opQueryPages: "QUERY_PAGES", opManagePages: "MANAGE_PAGES",
-	opSetHCACap: "SET_HCA_CAP", opQueryISSI: "QUERY_ISSI", opSetISSI: "SET_ISSI", opSetDriverVersion: "SET_DRIVER_VERSION",
-	opCreateMKey: "CREATE_MKEY", opDestroyMKey: "DESTROY_MKEY", opQuerySpecial: "QUERY_SPECIAL_CONTEXTS",
+	opQueryHCACap: "QUERY_HCA_CAP", opQueryAdapter: "QUERY_ADAPTER", opInitHCA: "INIT_HCA",
+	opTeardownHCA: "TEARDOWN_HCA",
+	opEnableHCA:   "ENABLE_HCA", opDisableHCA: "DISABLE_HCA", opQueryPages: "QUERY_PAGES",
+	opManagePages: "MANAGE_PAGES",
+	opSetHCACap:   "SET_HCA_CAP", opQueryISSI: "QUERY_ISSI", opSetISSI: "SET_ISSI",
+	opSetDriverVersion: "SET_DRIVER_VERSION",
+	opCreateMKey:       "CREATE_MKEY", opDestroyMKey: "DESTROY_MKEY", opQuerySpecial: "QUERY_SPECIAL_CONTEXTS",
 	opCreateEQ: "CREATE_EQ", opDestroyEQ: "DESTROY_EQ", opCreateCQ: "CREATE_CQ", opDestroyCQ: "DESTROY_CQ",
 	opQueryVport: "QUERY_VPORT_STATE", opModifyVport: "MODIFY_VPORT_STATE", opQueryNICVport: "QUERY_NIC_VPORT_CONTEXT",
 	opModifyNICVport: "MODIFY_NIC_VPORT_CONTEXT", opQueryVportCounter: "QUERY_VPORT_COUNTER",
@@ -119,8 +122,10 @@ var opcodeNames = map[opcode]string{
 	opDestroyTIR: "DESTROY_TIR", opCreateSQ: "CREATE_SQ", opModifySQ: "MODIFY_SQ", opDestroySQ: "DESTROY_SQ",
 	opQuerySQ: "QUERY_SQ", opCreateRQ: "CREATE_RQ", opModifyRQ: "MODIFY_RQ", opDestroyRQ: "DESTROY_RQ",
 	opCreateTIS: "CREATE_TIS", opDestroyTIS: "DESTROY_TIS", opCreateRQT: "CREATE_RQT", opDestroyRQT: "DESTROY_RQT",
-	opSetFlowRoot: "SET_FLOW_TABLE_ROOT", opCreateFlowTable: "CREATE_FLOW_TABLE", opDestroyFlowTable: "DESTROY_FLOW_TABLE",
-	opCreateFlowGroup: "CREATE_FLOW_GROUP", opDestroyFlowGroup: "DESTROY_FLOW_GROUP", opSetFlowEntry: "SET_FLOW_TABLE_ENTRY",
+	opSetFlowRoot: "SET_FLOW_TABLE_ROOT", opCreateFlowTable: "CREATE_FLOW_TABLE",
+	opDestroyFlowTable: "DESTROY_FLOW_TABLE",
+	opCreateFlowGroup:  "CREATE_FLOW_GROUP", opDestroyFlowGroup: "DESTROY_FLOW_GROUP",
+	opSetFlowEntry:    "SET_FLOW_TABLE_ENTRY",
 	opDeleteFlowEntry: "DELETE_FLOW_TABLE_ENTRY",
 }
 
@@ -135,7 +140,8 @@ func (o opcode) String() string {
 type Status uint8
 
 var statusNames = map[Status]string{
-	0x01: "internal error", 0x02: "bad operation", 0x03: "bad parameter", 0x04: "bad system state", 0x05: "bad resource",
+	0x01: "internal error", 0x02: "bad operation", 0x03: "bad parameter", 0x04: "bad system state",
+	0x05: "bad resource",
 	0x06: "resource busy", 0x08: "limits exceeded", 0x09: "bad resource state", 0x0A: "bad index", 0x0F: "no resources",
 	0x10: "bad QP state", 0x30: "bad packet", 0x40: "bad size, too many outstanding CQEs", 0x50: "bad input length",
 	0x51: "bad output length",
@@ -159,7 +165,8 @@ type healthSyndrome uint8
 
 var healthNames = map[healthSyndrome]string{
 	0x01: "firmware internal error", 0x07: "internal processor does not respond", 0x08: "unrecoverable hardware error",
-	0x09: "firmware CRC error", 0x0A: "ICM fetch PCI error", 0x0B: "fatal hardware error", 0x0C: "asynchronous EQ overrun",
+	0x09: "firmware CRC error", 0x0A: "ICM fetch PCI error", 0x0B: "fatal hardware error",
+	0x0C: "asynchronous EQ overrun",
 	0x0D: "EQ error", 0x0E: "invalid EQ referenced", 0x0F: "FFSER error", 0x10: "high temperature",
 }
 

@@ -52,8 +52,9 @@ func (r *rule) with(name string, off, hi, lo int, v uint32) {
 
 // matching is what a card's rules can match.
 type matching struct {
-	parser    uint32 // protocols that the parser knows: parserXxx
-	ipVersion bool   // the IP version. Without it rules match the EtherType, also with queue pairs for raw packets, where it is unknown
+	parser uint32 // protocols that the parser knows: parserXxx
+	// the IP version. Without it rules match the EtherType, also with queue pairs for raw packets, where it is unknown
+	ipVersion bool
 }
 
 // rule selects frames to one of our addresses in a protocol, except fragments, because later fragments have no port.
@@ -62,7 +63,8 @@ func (m matching) rule(what string, mac [6]byte, to netip.Addr, protocol uint32,
 	if criteria&criteriaMisc3 != 0 {
 		size = matchMisc3Size
 	}
-	r := &rule{what: what, v6: to.Is6(), udp: protocol == protoUDP, criteria: criteria, mask: make(message, size), value: make(message, size)}
+	r := &rule{what: what, v6: to.Is6(), udp: protocol == protoUDP, criteria: criteria, mask: make(message, size),
+		value: make(message, size)}
 	copy(r.mask[0x08:], broadcast[:])
 	copy(r.value[0x08:], mac[:])
 	version, kind, address := uint32(4), uint32(etherTypeV4), to.AsSlice()
@@ -121,7 +123,8 @@ func rulesFor(c *fastpath.Config, mac [6]byte, can matching, dedicated []netip.A
 			}
 			switch {
 			case known:
-				r := can.rule(fmt.Sprintf("echo requests to %v", to), mac, to, protocol, vlan, criteriaOuter|criteriaMisc3)
+				r := can.rule(fmt.Sprintf("echo requests to %v", to), mac, to, protocol, vlan,
+					criteriaOuter|criteriaMisc3)
 				r.with("icmp_type", misc3+0x20, at+7, at, kind)
 				return r
 			case to.Is4() && slices.Contains(dedicated, to):
@@ -140,15 +143,18 @@ func rulesFor(c *fastpath.Config, mac [6]byte, can matching, dedicated []netip.A
 			}
 		}
 		if echo(anyVLAN) == nil {
-			left = append(left, fmt.Sprintf("pings to %v are answered by the kernel: the card cannot tell them from its other ICMP (mlxconfig FLEX_PARSER_PROFILE_ENABLE=2)", to))
+			left = append(left, fmt.Sprintf(
+				"pings to %v are answered by the kernel: the card cannot tell them from its other ICMP (mlxconfig FLEX_PARSER_PROFILE_ENABLE=2)", to))
 		}
 	}
 	return rules, left
 }
 
 // errEchoes means that the parser does not distinguish echo replies by their identifier.
-var errEchoes = fmt.Errorf("%w: the card cannot tell the replies to this program's pings from other ICMP: probe with UDP or STAMP, "+
-	"use driver afpacket, or set FLEX_PARSER_PROFILE_ENABLE=2 with mlxconfig and reset the card", errors.ErrUnsupported)
+var errEchoes = fmt.Errorf(
+	"%w: the card cannot tell the replies to this program's pings from other ICMP: probe with UDP or STAMP, "+
+		"use driver afpacket, or set FLEX_PARSER_PROFILE_ENABLE=2 with mlxconfig and reset the card",
+	errors.ErrUnsupported)
 
 // repliesFor returns the rules for the replies that a bench receives.
 func repliesFor(s *nic.Steer, mac [6]byte, can matching) (rules []*rule, err error) {
@@ -160,14 +166,16 @@ func repliesFor(s *nic.Steer, mac [6]byte, can matching) (rules []*rule, err err
 	}
 	for _, to := range append([]netip.Addr{s.Local}, s.Also...) {
 		for _, id := range s.EchoIDs {
-			protocol, kind, known, header, at := uint32(protoICMP4), uint32(typeReply4), can.parser&parserICMP4 != 0, misc3+0x18, 24
+			protocol, kind, known, header, at := uint32(protoICMP4), uint32(typeReply4), can.parser&parserICMP4 != 0,
+				misc3+0x18, 24
 			if to.Is6() {
 				protocol, kind, known, header, at = protoICMP6, typeReply6, can.parser&parserICMP6 != 0, misc3+0x1C, 8
 			}
 			if !known {
 				return nil, errEchoes
 			}
-			r := can.rule(fmt.Sprintf("echo replies to %v with identifier %d", to, id), mac, to, protocol, anyVLAN, criteriaOuter|criteriaMisc3)
+			r := can.rule(fmt.Sprintf("echo replies to %v with identifier %d", to, id), mac, to, protocol, anyVLAN,
+				criteriaOuter|criteriaMisc3)
 			r.with("icmp_type", misc3+0x20, at+7, at, kind)
 			r.with("icmp_header_data", header, 31, 16, uint32(id))
 			add(r)
@@ -239,7 +247,8 @@ func (s *shared) ruleError(r *rule, err error) error {
 	case errors.Is(err, unix.EPERM):
 		return s.card.Errorf("rule for %s: %w: %w (CAP_NET_RAW)", r.what, nic.ErrRights, err)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return s.card.Errorf("rule for %s: %w: the firmware cannot chain flow tables (a newer one, or driver xdp): %w", r.what, errors.ErrUnsupported, err)
+		return s.card.Errorf("rule for %s: %w: the firmware cannot chain flow tables (a newer one, or driver xdp): %w",
+			r.what, errors.ErrUnsupported, err)
 	case errors.Is(err, unix.EEXIST):
 		return s.card.Errorf("rule for %s: %w: another process has the same rule: %w", r.what, nic.ErrBusy, err)
 	}

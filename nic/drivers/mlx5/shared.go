@@ -18,9 +18,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 )
 
-// shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX), or makes queue pairs for raw
-// packets if the firmware has no user contexts. Objects belong to this process's context and are destroyed with it. Rules in the kernel's flow
-// tables send the frames that are answered, or a bench's replies, to our queues; all others reach the kernel.
+// shared is the firmware of a function that belongs to the kernel's driver, which forwards commands (DEVX), or makes
+// queue pairs for raw packets if the firmware has no user contexts. Objects belong to this process's context and are
+// destroyed with it. Rules in the kernel's flow tables send the frames that are answered, or a bench's replies, to our
+// queues; all others reach the kernel.
 type shared struct {
 	*Device
 	fn   *verbs.Function
@@ -76,7 +77,8 @@ func (s *shared) begun(devx bool) (abi.MLX5AllocUcontextResp, error) {
 		return abi.MLX5AllocUcontextResp{}, err
 	}
 	s.ctx = verbs.DevX{Context: s.fn.Context()}
-	s.objects, s.umems, s.failed, s.seen = map[object]uint32{}, map[uint64]uint32{}, nil, make([]uint32, s.card.Options.Queues)
+	s.objects, s.umems, s.failed, s.seen = map[object]uint32{}, map[uint64]uint32{}, nil,
+		make([]uint32, s.card.Options.Queues)
 	r, err := s.ctx.Begin(devx)
 	if err != nil {
 		err = s.card.Errorf("%w", err)
@@ -152,8 +154,10 @@ func (s *shared) onObject(o object, pass func(handle uint32, in, out []byte) err
 
 // passed records a command, and returns an error if the firmware or the kernel refused it.
 func (s *shared) passed(in, out message, began time.Time, err error) error {
-	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()), OpMod: in.opMod(), In: cmdtrace.Bytes(in),
-		Out: cmdtrace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24), Syndrome: out.get(0x04, 31, 0)}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: in.opcode().String(), Opcode: uint32(in.opcode()),
+		OpMod: in.opMod(), In: cmdtrace.Bytes(in),
+		Out: cmdtrace.Bytes(out), Took: time.Since(began), Status: out.get(0x00, 31, 24),
+		Syndrome: out.get(0x04, 31, 0)}
 	switch {
 	case err == nil:
 	case errors.Is(err, unix.EREMOTEIO):
@@ -195,7 +199,8 @@ func (s *shared) create(in message, destroy opcode, hi int) (uint32, error) {
 	return n, nil
 }
 
-// allocUAR has the kernel map a page of doorbells, write-combining if its test for that passed and the BAR has such a page left.
+// allocUAR has the kernel map a page of doorbells, write-combining if its test for that passed and the BAR has such a
+// page left.
 func (s *shared) allocUAR() (u uar, err error) {
 	combining := true
 	page, number, err := s.ctx.AllocUAR(true)
@@ -205,7 +210,8 @@ func (s *shared) allocUAR() (u uar, err error) {
 	}
 	switch {
 	case errors.Is(err, unix.ENOMEM):
-		return u, s.card.Errorf("%w: other programs use all of the card's BAR (mlxconfig -d %s set PF_LOG_BAR_SIZE=..., with a larger value)", err, s.fn.Function.Address)
+		return u, s.card.Errorf(
+			"%w: other programs use all of the card's BAR (mlxconfig -d %s set PF_LOG_BAR_SIZE=..., with a larger value)", err, s.fn.Function.Address)
 	case err != nil:
 		return u, s.card.Errorf("%w", err)
 	}
@@ -230,8 +236,9 @@ func (s *shared) key(b dma.Block) (uint32, error) {
 	return key, err
 }
 
-// place registers the pages of a ring or of a doorbell record for queues, unless they are. Each ring has its own registration, because it has
-// to begin at an offset that is a multiple of the page size that the kernel chooses: the largest possible, before Linux 5.12 always.
+// place registers the pages of a ring or of a doorbell record for queues, unless they are. Each ring has its own
+// registration, because it has to begin at an offset that is a multiple of the page size that the kernel chooses: the
+// largest possible, before Linux 5.12 always.
 func (s *shared) place(b dma.Block) place {
 	base := b.IOVA &^ (uarPage - 1)
 	id, ok := s.umems[base]

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 )
 
-// Receive steering (PRM, Flow Steering): a root table that matches our addresses and, with several queue pairs, a second table
-// that chooses the hash by the type of the frame.
+// Receive steering (PRM, Flow Steering): a root table that matches our addresses and, with several queue pairs, a
+// second table that chooses the hash by the type of the frame.
 //
 //	root   0..62   MAC            our address, broadcast, groups
 //	      63       group bit      all multicast, if the wanted groups are unknown
@@ -195,7 +195,8 @@ func (d *Device) letAllIn(root table) error {
 	if err := d.run(root.command(opSetFlowRoot, 0x40)); err != nil {
 		return err
 	}
-	in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_uc", 0x1F0, 31, 31, 1).
+	in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_uc", 0x1F0, 31,
+		31, 1).
 		set("promisc_mc", 0x1F0, 30, 30, 1).set("promisc_all", 0x1F0, 29, 29, 1)
 	if err := d.optional("all frames", d.run(in)); err != nil {
 		return err
@@ -292,7 +293,8 @@ func (d *Device) startRSS() (table, error) {
 	return t, nil
 }
 
-// vportLists registers the wanted addresses with the switches in front of the vport (PRM, NIC_Vport_Context and L2 table).
+// vportLists registers the wanted addresses with the switches in front of the vport (PRM, NIC_Vport_Context and L2
+// table).
 func (d *Device) vportLists() error {
 	s := &d.steering
 	unicast := [][6]byte{d.card.MAC}
@@ -311,7 +313,8 @@ func (d *Device) vportLists() error {
 		}
 	}
 	if s.allMulticast {
-		in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_mc", 0x1F0, 30, 30, 1)
+		in := command(opModifyNICVport, 0, 0x200).set("field_select.promisc", 0x0C, 4, 4, 1).set("promisc_mc", 0x1F0,
+			30, 30, 1)
 		if err := d.optional("all multicast", d.run(in)); err != nil {
 			return err
 		}
@@ -334,8 +337,8 @@ func (d *Device) vportLists() error {
 	return nil
 }
 
-// optional records a command that firmware refused if the device works without it, such as a setting of a port that belongs to
-// another function.
+// optional records a command that firmware refused if the device works without it, such as a setting of a port that
+// belongs to another function.
 func (d *Device) optional(what string, err error) error {
 	if err != nil && refused(err) {
 		d.lacks = append(d.lacks, fmt.Sprintf("%s: %v", what, err))
@@ -344,10 +347,10 @@ func (d *Device) optional(what string, err error) error {
 	return err
 }
 
-// noLoopback makes the vport send frames for the function's own addresses to the wire. Otherwise a frame that claims our address
-// as its source would loop forever through a responder that answers everything. Firmware enables loopback by default (Linux
-// disables it, too). Old firmware cannot change it; there the TIRs drop frames from queues of their own transport domain, because
-// their self_lb_block (Linux's name for the bits that accept such frames) is 0.
+// noLoopback makes the vport send frames for the function's own addresses to the wire. Otherwise a frame that claims
+// our address as its source would loop forever through a responder that answers everything. Firmware enables loopback
+// by default (Linux disables it, too). Old firmware cannot change it; there the TIRs drop frames from queues of their
+// own transport domain, because their self_lb_block (Linux's name for the bits that accept such frames) is 0.
 func (d *Device) noLoopback() error {
 	if !d.caps.localLoopback {
 		return nil

@@ -18,7 +18,8 @@ func TestTimestampFormat(t *testing.T) {
 			out := working(in, size)
 			switch in.opcode() {
 			case opQueryHCACap:
-				out.at(0x10).set("sq_ts_format, rq_ts_format", 0x88, 31, 0, c.capability).set("bf: there is no BlueFlame", 0x4C, 31, 0, 0)
+				out.at(0x10).set("sq_ts_format, rq_ts_format", 0x88, 31, 0,
+					c.capability).set("bf: there is no BlueFlame", 0x4C, 31, 0, 0)
 			case opCreateSQ:
 				sq = append(sq, in.at(0x20).get(0x00, 5, 4))
 			case opCreateRQ:
@@ -35,7 +36,8 @@ func TestTimestampFormat(t *testing.T) {
 			}
 		}
 		if err != nil || len(sq) != 1 || len(rq) != 1 || sq[0] != c.sq || rq[0] != c.rq {
-			t.Errorf("capability %08x: ts_format of send queues %v, of receive queues %v, want %d and %d (%v)", c.capability, sq, rq, c.sq, c.rq, err)
+			t.Errorf("capability %08x: ts_format of send queues %v, of receive queues %v, want %d and %d (%v)",
+				c.capability, sq, rq, c.sq, c.rq, err)
 		}
 	}
 }

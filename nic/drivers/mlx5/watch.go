@@ -41,7 +41,8 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	recoverQueue := func() error { return d.recoverSends(q, &d.sends[i]) }
 	switch f := q.fault.Load(); f {
 	case faultSend:
-		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()), Recover: recoverQueue}
+		return &kit.Symptom{Reason: "send_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText()),
+			Recover: recoverQueue}
 	case faultReceive:
 		return &kit.Symptom{Reason: "receive_error", Why: fmt.Sprintf("queue %d: %s", i, q.faultText())}
 	}
@@ -51,8 +52,9 @@ func (d *Device) checkQueue(i int, q *Queue) *kit.Symptom {
 	if l, err := d.fw.link(); err == nil && !l.Up {
 		return nil
 	}
-	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue, Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
-		nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
+	return &kit.Symptom{Reason: "tx_hang", Recover: recoverQueue,
+		Why: fmt.Sprintf("queue %d: %v: no send was completed for %v (completion %d)", i,
+			nic.ErrTimeout, sendLimit, atomic.LoadUint32(&q.txNext))}
 }
 
 // received returns how many receive slots the loop has taken, which wraps.
@@ -63,8 +65,8 @@ func (d *Device) sick() bool {
 	return d.commands.read(regHealthSynd)>>16&0xFF != 0 && d.commands.read(regHealthRFR)&healthRFR != 0
 }
 
-// checkHealth reads the health buffer. A syndrome with a reset request, or a counter that stalls, causes a restart. A syndrome
-// alone is reported once.
+// checkHealth reads the health buffer. A syndrome with a reset request, or a counter that stalls, causes a restart. A
+// syndrome alone is reported once.
 func (d *Device) checkHealth() *kit.Symptom {
 	synd, seen := d.commands.read(regHealthSynd)>>16&0xFF, d.syndrome
 	d.syndrome = synd
@@ -78,7 +80,8 @@ func (d *Device) checkHealth() *kit.Symptom {
 	case synd != 0 && d.sick():
 		return &kit.Symptom{Reason: "firmware_error", Why: "the device is sick: " + d.healthText()}
 	case d.beat.StalledFor(d.commands.read(regHealthCounter)) > limit:
-		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s", limit, d.healthText())}
+		return &kit.Symptom{Reason: "firmware_hang", Why: fmt.Sprintf("the health counter has not moved for %v: %s",
+			limit, d.healthText())}
 	}
 	if synd != seen && synd != 0 {
 		d.card.Log.Warn("the device reports a fault", "health", d.healthText())
@@ -111,7 +114,8 @@ func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
 	return nil
 }
 
-// stopSends moves a send queue to reset, through error (PRM, SQ State Machine). In error the device completes every WQE.
+// stopSends moves a send queue to reset, through error (PRM, SQ State Machine). In error the device completes every
+// WQE.
 func (d byCommand) stopSends(q *Queue) error {
 	out, err := d.exec(command(opQuerySQ, 0, 0x10).set("sqn", 0x08, 23, 0, q.sqn), 0x110)
 	if err != nil {
@@ -173,7 +177,8 @@ func (q *Queue) flush() error {
 		own := atomic.LoadUint32(&q.completion(q.txCQ, q.txNext&q.txMask).counterOwn)
 		if (own>>cqeOwner^q.txNext>>(q.txShift&31))&1 != 0 {
 			if late {
-				return fmt.Errorf("%w: the send queue in error did not give WQE %d back within %v", nic.ErrTimeout, last&0xFFFF, flushLimit)
+				return fmt.Errorf("%w: the send queue in error did not give WQE %d back within %v", nic.ErrTimeout,
+					last&0xFFFF, flushLimit)
 			}
 			time.Sleep(10 * time.Microsecond)
 			continue

@@ -49,7 +49,8 @@ func (c *control) command(d *Device, name string, what [2]byte, data []byte) err
 		}
 	}
 	if ack := b[controlBuf-1]; ack != ctrlOK {
-		return d.card.Errorf("%w: control command %s: the device answers %d, should be %d", errRefused, name, ack, ctrlOK)
+		return d.card.Errorf("%w: control command %s: the device answers %d, should be %d", errRefused, name, ack,
+			ctrlOK)
 	}
 	return nil
 }
@@ -68,7 +69,8 @@ func (c *control) submit(size uint32) (used func() bool) {
 		r.notify()
 		return func() bool { return r.usedEnd(n) == n+1 }
 	}
-	// §2.8.20: the first descriptor is the last to be made available. The device uses the chain by its first entry alone.
+	// §2.8.20: the first descriptor is the last to be made available. The device uses the chain by its first entry
+	// alone.
 	second, first := r.packedAt(n+1), r.packedAt(n)
 	second.addr, first.addr = ack, c.iova
 	mmio.Store64((*uint64)(unsafe.Pointer(&second.len)), 1|uint64(r.avail(n+1)|descWrite)<<48)

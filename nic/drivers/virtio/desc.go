@@ -2,8 +2,8 @@ package virtio
 
 import "unsafe"
 
-// Split ring (§2.7). The Driver Area is the available ring: flags, idx, ring of uint16. The Device Area is the used ring: flags,
-// idx, ring of usedElem. Flags and idx, 16 bits each, are accessed as one word here.
+// Split ring (§2.7). The Driver Area is the available ring: flags, idx, ring of uint16. The Device Area is the used
+// ring: flags, idx, ring of usedElem. Flags and idx, 16 bits each, are accessed as one word here.
 type splitDesc struct {
 	addr  uint64
 	len   uint32
@@ -31,8 +31,8 @@ type packedDesc struct {
 	tail uint32 // id 15:0, flags 31:16
 }
 
-// The packed ring's Driver Area and Device Area are one event suppression structure each (§2.8.14): offset and wrap 15:0,
-// flags 17:16.
+// The packed ring's Driver Area and Device Area are one event suppression structure each (§2.8.14): offset and wrap
+// 15:0, flags 17:16.
 const (
 	eventDisable = 1 << 16 // RING_EVENT_FLAGS_DISABLE
 	eventFlags   = 3 << 16

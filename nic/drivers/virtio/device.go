@@ -58,7 +58,8 @@ type Device struct {
 // Open. The link need not be up. If no MTU is requested, the device's is used.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{ring: o.RingSize}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Stats: d.stats, Restart: d.restart,
+		Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -98,7 +99,8 @@ func (d *Device) choose() error {
 		return d.card.Gone("device_status")
 	}
 	if offered&featVersion1 == 0 {
-		return d.card.Errorf("%w: features %#x lack VIRTIO_F_VERSION_1 (bit 32): a legacy device", nic.ErrNoDevice, uint64(offered))
+		return d.card.Errorf("%w: features %#x lack VIRTIO_F_VERSION_1 (bit 32): a legacy device", nic.ErrNoDevice,
+			uint64(offered))
 	}
 	if offered&featPlatform == 0 && pci.Translated(d.card.Fn) {
 		return d.card.Errorf("%w: the device does not offer VIRTIO_F_ACCESS_PLATFORM, so it would take the IOMMU's addresses for "+
@@ -186,12 +188,14 @@ func (d *Device) negotiateSizes() (err error) {
 	}
 	n := min(d.size(uint32(index)), controlRing)
 	if n < 2 {
-		return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware, index, n)
+		return d.card.Errorf("%w: the control queue, virtqueue %d, has %d entries, 2 are needed", nic.ErrHardware,
+			index, n)
 	}
 	n = powerOfTwo(n)
 	if got := d.writeSize(uint32(index), n); got != n {
 		if got < 2 || got > maxRing || got != powerOfTwo(got) {
-			return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index, got)
+			return d.card.Errorf("%w: the control queue, virtqueue %d, keeps its %d entries", nic.ErrHardware, index,
+				got)
 		}
 		n = got
 	}
@@ -199,7 +203,8 @@ func (d *Device) negotiateSizes() (err error) {
 	return nil
 }
 
-// allocate makes the rings and buffers in one arena. All rings have one size, so that a buffer has one number in all of them.
+// allocate makes the rings and buffers in one arena. All rings have one size, so that a buffer has one number in all of
+// them.
 func (d *Device) allocate() error {
 	queues, entries := d.card.Options.Queues, d.sizes.entries
 	d.queues, d.control = nil, nil
@@ -256,7 +261,8 @@ func (d *Device) entries(n int) (int, error) {
 	case most < minRing:
 		return 0, d.card.Errorf("%w: the device's rings take %d entries, %d are needed", nic.ErrHardware, most, minRing)
 	case d.ring > most:
-		return 0, d.card.Errorf("ring size %d is not a power of two within %d to %d, what the device takes", d.ring, minRing, most)
+		return 0, d.card.Errorf("ring size %d is not a power of two within %d to %d, what the device takes", d.ring,
+			minRing, most)
 	}
 	size := d.ring
 	if size == 0 {
@@ -272,21 +278,25 @@ func (d *Device) writeSize(index uint32, size int) int {
 	return int(d.read16(regQueueSize))
 }
 
-// negotiateSize writes the size of the first n virtqueues. A device may keep its own sizes: DPDK and others never write them. Then these
-// are used, if they are the same for all queues and fit the driver.
+// negotiateSize writes the size of the first n virtqueues. A device may keep its own sizes: DPDK and others never write
+// them. Then these are used, if they are the same for all queues and fit the driver.
 func (d *Device) negotiateSize(n, size int) (int, error) {
 	own := d.writeSize(0, size)
 	for i := range uint32(n) {
 		if got := d.writeSize(i, size); got != own {
-			return 0, d.card.Errorf("%w: queue_size of virtqueues 0 and %d is %d and %d, %d was written", nic.ErrHardware, i, own, got, size)
+			return 0, d.card.Errorf("%w: queue_size of virtqueues 0 and %d is %d and %d, %d was written",
+				nic.ErrHardware, i, own, got, size)
 		}
 	}
 	switch {
 	case own == size:
 	case own < minRing || own > maxRing || own != powerOfTwo(own):
-		return 0, d.card.Errorf("%w: the device keeps its queue_size of %d, powers of two within %d to %d are supported", nic.ErrHardware, own, minRing, maxRing)
+		return 0, d.card.Errorf(
+			"%w: the device keeps its queue_size of %d, powers of two within %d to %d are supported", nic.ErrHardware,
+			own, minRing, maxRing)
 	default:
-		d.card.FallBack(fmt.Sprintf("rings of %d entries", size), fmt.Sprintf("rings of %d", own), "the device keeps its queue_size")
+		d.card.FallBack(fmt.Sprintf("rings of %d entries", size), fmt.Sprintf("rings of %d", own),
+			"the device keeps its queue_size")
 	}
 	return own, nil
 }

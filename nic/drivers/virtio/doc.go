@@ -10,7 +10,8 @@
 // indices are not negotiated. No offload is negotiated either, so each frame is complete and has its checksums.
 // Features that are not used, although a device may offer them:
 //
-//   - MRG_RXBUF: a frame must be in one buffer, because it is answered there, and each buffer has room for the longest frame.
+//   - MRG_RXBUF: a frame must be in one buffer, because it is answered there, and each buffer has room for the longest
+//     frame.
 //   - IN_ORDER: one used entry could then complete a whole batch, without the lengths of the others.
 //   - EVENT_IDX, INDIRECT_DESC: a reply is one descriptor, and the device's request for notifications is one flag.
 //

@@ -138,7 +138,8 @@ func TestOpenTakes(t *testing.T) {
 			t.Log(c.name)
 			d := must.Get(virtio.Open(fn, c.o))(t)
 			i := d.Info()
-			if notes := strings.Join(i.Notes, "; "); i.MTU != c.mtu || i.MAC != "02:00:00:00:00:09" && c.name != "the least" || !strings.Contains(notes, c.ring) {
+			if notes := strings.Join(i.Notes, "; "); i.MTU != c.mtu || i.MAC != "02:00:00:00:00:09" &&
+				c.name != "the least" || !strings.Contains(notes, c.ring) {
 				t.Errorf("%s: %+v, want an MTU of %d, %s", c.name, i, c.mtu, c.ring)
 			}
 			if l, err := d.Link(); err != nil || !l.Up {

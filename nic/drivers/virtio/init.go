@@ -131,7 +131,8 @@ func (d *Device) enable(r *ring) error {
 	d.write16(regQueueSelect, uint16(r.index))
 	d.write16(regQueueSize, uint16(r.mask+1))
 	if got := d.read16(regQueueSize); got != uint16(r.mask+1) {
-		return d.card.Errorf("%w: queue_size of virtqueue %d is %d, %d was written", nic.ErrHardware, r.index, got, r.mask+1)
+		return d.card.Errorf("%w: queue_size of virtqueue %d is %d, %d was written", nic.ErrHardware, r.index, got,
+			r.mask+1)
 	}
 	d.write64(regQueueDesc, r.iova[0])
 	d.write64(regQueueDriver, r.iova[1])
@@ -158,7 +159,8 @@ func (d *Device) enable(r *ring) error {
 // configure sends the commands that a running device needs: number of queue pairs, MAC address, filters.
 func (d *Device) configure() error {
 	if len(d.queues) > 1 {
-		err := d.control.command(d, "MQ_VQ_PAIRS_SET", ctrlPairs, binary.LittleEndian.AppendUint16(nil, uint16(len(d.queues))))
+		err := d.control.command(d, "MQ_VQ_PAIRS_SET", ctrlPairs,
+			binary.LittleEndian.AppendUint16(nil, uint16(len(d.queues))))
 		if errors.Is(err, errRefused) { // the device stays with the first pair (§5.1.6.5.5)
 			d.card.FallBackToOne("%v", err)
 		} else if err != nil {

@@ -75,8 +75,9 @@ func (d *Device) find() (l layout, err error) {
 			return l, d.card.Gone("configuration space")
 		}
 		if s.bar == nil {
-			return l, d.card.Errorf("%w: no capability tells of a %s structure in a memory BAR: a legacy device, or one with "+
-				"disable-modern=on", nic.ErrNoDevice, s.name)
+			return l, d.card.Errorf(
+				"%w: no capability tells of a %s structure in a memory BAR: a legacy device, or one with "+
+					"disable-modern=on", nic.ErrNoDevice, s.name)
 		}
 	}
 	return l, nil
@@ -104,7 +105,8 @@ func (d *Device) structureAt(at int, least, align uint64) (s structure, err erro
 		return s, err
 	}
 	if s.size < least || s.at%align != 0 || s.at+s.size > s.bar.Size() {
-		return s, d.card.Errorf("%w: capability at %#x: %#x bytes at %#x of BAR %d, which has %#x: expected %#x or more, aligned to %d",
+		return s, d.card.Errorf(
+			"%w: capability at %#x: %#x bytes at %#x of BAR %d, which has %#x: expected %#x or more, aligned to %d",
 			nic.ErrHardware, at, s.size, s.at, bar, s.bar.Size(), least, align)
 	}
 	return s, nil

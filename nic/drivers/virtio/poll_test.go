@@ -18,7 +18,8 @@ func TestStart(t *testing.T) {
 		for n := range uint32(testRing) {
 			id, addr, length, write, ok := b.next(&b.rx, n)
 			if !ok || seen[id] || addr != testIOVA+uint64(id)*testStride || length != testLen || !write {
-				t.Fatalf("receive entry %d: buffer %d at %#x, %d bytes, written by the device %v, there %v", n, id, addr, length, write, ok)
+				t.Fatalf("receive entry %d: buffer %d at %#x, %d bytes, written by the device %v, there %v", n, id,
+					addr, length, write, ok)
 			}
 			seen[id] = true
 		}
@@ -104,7 +105,8 @@ func TestReply(t *testing.T) {
 					t.Fatalf("round %d: buffer %d at %#x with %d bytes, there %v", round, id, addr, len(frame), ok)
 				}
 				delete(ids, id)
-				if !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) || !bytes.Equal(frame[headerLen:][:6], b.frame[6:12]) {
+				if !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) ||
+					!bytes.Equal(frame[headerLen:][:6], b.frame[6:12]) {
 					t.Fatalf("round %d: header and frame %x", round, frame)
 				}
 				sent = append(sent, id)
@@ -186,7 +188,8 @@ func TestLies(t *testing.T) {
 			{"receive: no such buffer", func(b *testQueue) { b.use(&b.rx, 0, testRing, 100) }, wrongRxID, 0},
 			{"receive: far beyond", func(b *testQueue) { b.use(&b.rx, 0, 0xffff, 100) }, wrongRxID, 0},
 			{"receive: the same buffer twice", func(b *testQueue) {
-				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame)) // a request, because other frames are returned at once
+				// a request, because other frames are returned at once
+				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame))
 				b.use(&b.rx, 0, 7, n)
 				b.use(&b.rx, 1, 7, n)
 			}, wrongRxID, 0},
@@ -210,7 +213,8 @@ func TestLies(t *testing.T) {
 				b.Poll(r)
 			}
 			if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
-				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong, b.badLength.Load(), c.bad)
+				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong,
+					b.badLength.Load(), c.bad)
 			}
 			if c.wrong != 0 {
 				t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
@@ -295,7 +299,8 @@ func TestSendReceive(t *testing.T) {
 			b.frame[20] = byte(i)
 			must.OK(t, b.send(b.frame))
 			id, addr, frame, ok := b.transmit()
-			if !ok || addr != b.sendIOVA+uint64(id)*testStride || !bytes.Equal(frame[headerLen:], b.frame) || !bytes.Equal(frame[:headerLen], make([]byte, headerLen)) {
+			if !ok || addr != b.sendIOVA+uint64(id)*testStride || !bytes.Equal(frame[headerLen:], b.frame) ||
+				!bytes.Equal(frame[:headerLen], make([]byte, headerLen)) {
 				t.Fatalf("Send %d: %x at %#x, there %v", i, frame, addr, ok)
 			}
 			b.finish(id)
@@ -310,7 +315,8 @@ func TestSendReceive(t *testing.T) {
 	})
 }
 
-// TestReplyBesideSend: a reply whose descriptor still sends a bench's frame is dropped and counted, and that frame stays.
+// TestReplyBesideSend: a reply whose descriptor still sends a bench's frame is dropped and counted, and that frame
+// stays.
 func TestReplyBesideSend(t *testing.T) {
 	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		must.OK(t, b.send(b.frame))
@@ -365,7 +371,8 @@ func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/virtio"
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 76)
 	nictest.StackAccesses(t, pkg, "(*Queue).post", 8)
-	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).publish",
+	nictest.HotLoop(t, pkg, "(*Queue).Poll", "virtio.(*Queue).post", "virtio.(*Queue).reclaim", "virtio.(*Queue).arm",
+		"virtio.(*Queue).publish",
 		"virtio.(*Queue).distrust", "mmio.Store64")
 	nictest.HotLoop(t, pkg, "(*Queue).post", "virtio.(*ring).notify", "mmio.Store32")
 	nictest.HotLoop(t, pkg, "(*Queue).reclaim", "virtio.(*Queue).arm", "virtio.(*Queue).distrust")

@@ -35,15 +35,17 @@ type Queue struct {
 	iova   uint64 // of buf
 	delta  uint64 // iova - buf
 	bufLen uint32 // bytes that the device may write to one buffer, including the header
-	stride uint32 // from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
+	// from one buffer to the next: an odd number of cache lines, or all heads would share a few sets of the L1 cache
+	stride uint32
 
 	posted uint32 // receive entries before it are visible to the device
 
 	// One writer, this loop; ReadStats and the watch load them.
 	rxFrames, rxBytes, txFrames, txBytes polling.Counter
 	txFull, badLength                    polling.Counter
-	distrusted                           uint32 // a wrong* below: the device broke the protocol, and the queue stalls until it is reset
-	culprit                              uint32 // the invalid number
+	// a wrong* below: the device broke the protocol, and the queue stalls until it is reset
+	distrusted uint32
+	culprit    uint32 // the invalid number
 
 	sendBuf  unsafe.Pointer // queue 0: one buffer for each transmit descriptor, for Send
 	sendIOVA uint64
@@ -252,7 +254,8 @@ func (q *Queue) publish() {
 	q.rx.notify()
 }
 
-// distrust notes that the device's rings make no sense. The watch resets it; until then nothing more is taken from that ring.
+// distrust notes that the device's rings make no sense. The watch resets it; until then nothing more is taken from that
+// ring.
 //
 //go:noinline
 func (q *Queue) distrust(what, number uint32) {

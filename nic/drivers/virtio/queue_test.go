@@ -38,7 +38,8 @@ func newTestQueueOf(t testing.TB, packed bool, stride, length uint32) *testQueue
 	const area = testRing*descSize + 4096
 	take := nictest.Carve(t, 6*area+2*testRing*int(stride))
 	b := &testQueue{frame: nictest.EchoRequest(64)}
-	b.Queue = &Queue{bufLen: length, stride: stride, iova: testIOVA, owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
+	b.Queue = &Queue{bufLen: length, stride: stride, iova: testIOVA,
+		owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
 	for i, r := range []*ring{&b.rx, &b.tx} {
 		*r = ring{index: uint32(i), mask: testRing - 1, shift: uint8(bits.TrailingZeros(testRing)), packed: packed,
 			desc: take(area), driver: take(area), device: take(area), bell: unsafe.Pointer(&b.bells[i])}
@@ -152,6 +153,7 @@ func (b *testQueue) arrive(n int) {
 // both runs f on a split and on a packed queue.
 func both(t *testing.T, f func(t *testing.T, b *testQueue, r *fastpath.Responder)) {
 	for _, packed := range []bool{false, true} {
-		t.Run(map[bool]string{false: "split", true: "packed"}[packed], func(t *testing.T) { f(t, newTestQueue(t, packed), nictest.NewResponder(t)) })
+		t.Run(map[bool]string{false: "split", true: "packed"}[packed],
+			func(t *testing.T) { f(t, newTestQueue(t, packed), nictest.NewResponder(t)) })
 	}
 }

@@ -21,8 +21,8 @@ const (
 	cfgDevice = 4
 )
 
-// reg is the offset of a field of the common configuration structure (§4.1.4.3). A field is accessed in its own width, and 64
-// bits as two of 32, low half first (§4.1.3.1).
+// reg is the offset of a field of the common configuration structure (§4.1.4.3). A field is accessed in its own width,
+// and 64 bits as two of 32, low half first (§4.1.3.1).
 type reg uint64
 
 const (
@@ -74,7 +74,8 @@ const (
 
 	// accepted are the features that are used if they are offered. ORDER_PLATFORM requires barriers that are sufficient
 	// for a card, too, and those of nic/bus/mmio are.
-	accepted = featVersion1 | featMTU | featMAC | featStatus | featCtrlVQ | featCtrlRX | featCtrlMAC | featPlatform | featPacked |
+	accepted = featVersion1 | featMTU | featMAC | featStatus | featCtrlVQ | featCtrlRX | featCtrlMAC | featPlatform |
+		featPacked |
 		featOrder | featNotifyData | featSpeedDuplex
 )
 

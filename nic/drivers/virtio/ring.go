@@ -38,7 +38,8 @@ func (r *ring) areas() [3]int {
 	return [3]int{n * descSize, ringHead + 2*n, ringHead + usedSize*n}
 }
 
-// reset puts the ring into the state in which a device that was reset expects it: nothing available, no interrupts wanted.
+// reset puts the ring into the state in which a device that was reset expects it: nothing available, no interrupts
+// wanted.
 func (r *ring) reset() {
 	r.next, r.seen = 0, 0
 	a := r.areas()

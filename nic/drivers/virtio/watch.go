@@ -22,7 +22,8 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 	case status == statusGone:
 		return kit.Foreign("registers read all ones and the function is there"), nil
 	case status&statusNeedsReset != 0:
-		return &kit.Symptom{Reason: "needs_reset", Why: fmt.Sprintf("DEVICE_NEEDS_RESET: device_status is %#02x", status)}, nil
+		return &kit.Symptom{Reason: "needs_reset", Why: fmt.Sprintf("DEVICE_NEEDS_RESET: device_status is %#02x",
+			status)}, nil
 	case status&statusDriverOK == 0:
 		return kit.Foreign(fmt.Sprintf("device_status is %#02x", status)), nil
 	}
@@ -38,8 +39,9 @@ func (d *Device) check(polled bool) (*kit.Symptom, error) {
 		case !d.linkUp:
 			*p = kit.Progress{}
 		case p.Waiting(&q.tx.seen, &q.tx.next) >= hangLimit:
-			return &kit.Symptom{Reason: "tx_hang", Suspect: p, Why: fmt.Sprintf("transmit ring %d stalls: %d of %d entries used",
-				i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
+			return &kit.Symptom{Reason: "tx_hang", Suspect: p,
+				Why: fmt.Sprintf("transmit ring %d stalls: %d of %d entries used",
+					i, atomic.LoadUint32(&q.tx.seen), atomic.LoadUint32(&q.tx.next))}, nil
 		}
 	}
 	return nil, nil

@@ -14,7 +14,10 @@ const oneBuffer = 1500
 func (d *Device) attempts(c fastpath.Config, hook string) (a []xdpkit.Attempt, v []variant) {
 	add := func(hook string, w variant) {
 		v = append(v, w)
-		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*xdpkit.Program, error) { return d.object.load(c, w, d.maps) }})
+		a = append(a, xdpkit.Attempt{Hook: hook, Load: func() (*xdpkit.Program,
+			error) {
+			return d.object.load(c, w, d.maps)
+		}})
 	}
 	frags := func(hook string, w variant) {
 		add(hook, w)

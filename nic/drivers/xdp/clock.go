@@ -66,7 +66,8 @@ func (k *clockKeeper) update() {
 	if k.failures.Add(1) == 1 {
 		slog.Warn("STAMP replies are marked as not synchronised: the clock could not be read", "reason", err)
 	}
-	_ = k.put(clock{Offset: k.offset, ErrorEstimate: uint64(fastpath.KernelEstimate(false, 0))}) // if the map cannot be written, nothing can be marked
+	// if the map cannot be written, nothing can be marked
+	_ = k.put(clock{Offset: k.offset, ErrorEstimate: uint64(fastpath.KernelEstimate(false, 0))})
 }
 
 // set reads the kernel's clock and passes it to the program.

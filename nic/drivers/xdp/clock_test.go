@@ -16,7 +16,8 @@ import (
 // An unreadable clock must not leave an old error estimate active.
 func TestUnreadableClockIsNotSynchronised(t *testing.T) {
 	needs.Root(t, "creating a BPF map")
-	clocks := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(programClockPair{})), MaxEntries: 1}))(t)
+	clocks := must.Get(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4,
+		ValueSize: uint32(unsafe.Sizeof(programClockPair{})), MaxEntries: 1}))(t)
 	defer clocks.Close()
 	var broken error
 	k := &clockKeeper{clocks: clocks, adjtimex: func(x *unix.Timex) (int, error) {
@@ -30,13 +31,15 @@ func TestUnreadableClockIsNotSynchronised(t *testing.T) {
 		return c.Offset, c.ErrorEstimate
 	}
 	k.update()
-	if offset, estimate := inForce(); offset != 37 || estimate != uint64(fastpath.KernelEstimate(true, 1000)) || k.failures.Load() != 0 {
+	if offset, estimate := inForce(); offset != 37 || estimate != uint64(fastpath.KernelEstimate(true, 1000)) ||
+		k.failures.Load() != 0 {
 		t.Errorf("offset %d, error estimate %#x, %d failures", offset, estimate, k.failures.Load())
 	}
 	broken = errors.New("no clock")
 	k.update()
 	k.update()
-	if offset, estimate := inForce(); offset != 37 || estimate != uint64(fastpath.KernelEstimate(false, 0)) || k.failures.Load() != 2 {
+	if offset, estimate := inForce(); offset != 37 || estimate != uint64(fastpath.KernelEstimate(false, 0)) ||
+		k.failures.Load() != 2 {
 		t.Errorf("after two failures: offset %d, error estimate %#x, %d failures", offset, estimate, k.failures.Load())
 	}
 	broken = nil

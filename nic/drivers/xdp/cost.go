@@ -52,9 +52,11 @@ func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 	case err != nil:
 		return nil, err
 	case action != actionTX || len(run.DataOut) != len(frame):
-		return nil, fmt.Errorf("the request is not answered, or not in its own length: action %d, %d bytes to %d", action, len(run.DataOut), len(frame))
+		return nil, fmt.Errorf("the request is not answered, or not in its own length: action %d, %d bytes to %d",
+			action, len(run.DataOut), len(frame))
 	}
-	b.empty, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "rebound_empty", Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "Apache-2.0",
+	b.empty, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "rebound_empty", Type: ebpf.XDP, AttachType: ebpf.AttachXDP,
+		License:      "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, actionTX), asm.Return()}})
 	if err != nil {
 		return nil, err
@@ -67,7 +69,8 @@ func NewBench(c fastpath.Config, frame []byte) (_ *Bench, err error) {
 		if err := b.jumps[i].Put(uint32(0), uint32(to.FD())); err != nil {
 			return nil, err
 		}
-		b.before[i], err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "rebound_restore", Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "Apache-2.0",
+		b.before[i], err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "rebound_restore", Type: ebpf.XDP,
+			AttachType: ebpf.AttachXDP, License: "Apache-2.0",
 			Instructions: restore(frame, run.DataOut, b.jumps[i].FD())})
 		if err != nil {
 			return nil, err
@@ -125,9 +128,11 @@ func restore(frame, reply []byte, jumps int) asm.Instructions {
 			code = append(code, asm.LoadImm(asm.R4, int64(binary.LittleEndian.Uint64(frame[at:])), asm.DWord),
 				asm.StoreMem(asm.R2, int16(at), asm.R4, asm.DWord))
 		case 4:
-			code = append(code, asm.StoreImm(asm.R2, int16(at), int64(int32(binary.LittleEndian.Uint32(frame[at:]))), asm.Word))
+			code = append(code, asm.StoreImm(asm.R2, int16(at), int64(int32(binary.LittleEndian.Uint32(frame[at:]))),
+				asm.Word))
 		case 2:
-			code = append(code, asm.StoreImm(asm.R2, int16(at), int64(int16(binary.LittleEndian.Uint16(frame[at:]))), asm.Half))
+			code = append(code, asm.StoreImm(asm.R2, int16(at), int64(int16(binary.LittleEndian.Uint16(frame[at:]))),
+				asm.Half))
 		case 1:
 			code = append(code, asm.StoreImm(asm.R2, int16(at), int64(int8(frame[at])), asm.Byte))
 		}

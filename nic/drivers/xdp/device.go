@@ -42,7 +42,8 @@ type Device struct {
 	pin      string
 	since    time.Time
 	stamped  bool // the program uses the card's timestamps
-	groups   int  // a packet socket for announcements, which holds the multicast memberships unless there is a pin; -1 if none
+	// a packet socket for announcements, which holds the multicast memberships unless there is a pin; -1 if none
+	groups   int
 	match    fastpath.Config
 	clock    *clockKeeper
 	stop     context.CancelFunc   // ends clock
@@ -111,7 +112,8 @@ func (d *Device) open(o *nic.Options, own Options) (err error) {
 		return fmt.Errorf("%w: %w", fastpath.ErrConfig, netif.NoEthernet(i.Name))
 	}
 	d.info = nic.Info{
-		Driver: "xdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: i.MTU, Queues: i.RxQueues,
+		Driver: "xdp", Device: o.Device, Model: i.Driver, MAC: net.HardwareAddr(mac[:]).String(), MTU: i.MTU,
+		Queues:  i.RxQueues,
 		Backend: nic.Socket, PartialChecksums: i.Local(), Notes: notes,
 		NoDropCounter: true, // the interface's counters include other traffic
 	}
@@ -239,8 +241,8 @@ func (d *Device) Err() error {
 	return nil
 }
 
-// TakeStamping returns the configuration that the card's timestamps had before Open changed them, nil if it did not. The caller restores
-// them instead of Close, which a confined process cannot do (SIOCSHWTSTAMP needs CAP_NET_ADMIN).
+// TakeStamping returns the configuration that the card's timestamps had before Open changed them, nil if it did not.
+// The caller restores them instead of Close, which a confined process cannot do (SIOCSHWTSTAMP needs CAP_NET_ADMIN).
 func (d *Device) TakeStamping() *unix.HwTstampConfig {
 	old := d.stamping
 	d.stamping = nil

@@ -35,7 +35,8 @@ func pair(t *testing.T) *veth.Pair {
 
 func passAll(t *testing.T, v *veth.Pair) {
 	t.Helper()
-	p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "Apache-2.0",
+	p := must.Get(ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS,
+		License:      "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}))(t) // XDP_PASS
 	defer p.Close()
 	var l link.Link
@@ -68,9 +69,11 @@ func serve(t *testing.T, e *veth.End, c *fastpath.Config, own xdp.Options) *xdp.
 // Each missing capability is named.
 func TestMissingCapability(t *testing.T) {
 	v := pair(t)
-	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
+	for name, c := range map[string]int{"CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_NET_RAW": unix.CAP_NET_RAW,
+		"CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON} {
 		v.Host.Without(t, c, func() {
-			check.Fails(t, "without "+name, check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()}, xdp.Options{})), nic.ErrRights, name)
+			check.Fails(t, "without "+name, check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: v.Config()},
+				xdp.Options{})), nic.ErrRights, name)
 		})
 	}
 	serve(t, &v.Host, v.Config(), xdp.Options{})
@@ -81,7 +84,8 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := pair(t)
 			d := serve(t, &v.Host, v.Config(), own)
-			if i := d.Info(); i.Push != name || i.Driver != "xdp" || i.Model != "veth" || i.MAC != v.Host.MAC.String() || !i.PartialChecksums {
+			if i := d.Info(); i.Push != name || i.Driver != "xdp" || i.Model != "veth" ||
+				i.MAC != v.Host.MAC.String() || !i.PartialChecksums {
 				t.Errorf("info %+v", i)
 			}
 			if l, err := d.Link(); err != nil || !l.Up {
@@ -98,7 +102,8 @@ func TestAnswers(t *testing.T) {
 			v.Ping(t, v.Host.IPv4.Addr())
 			v.Ping(t, v.Host.IPv6.Addr())
 			s := d.Verdicts()
-			if s[fastpath.AnsweredICMPv4] < 100 || s[fastpath.AnsweredICMPv6] < 100 || s[fastpath.AnsweredUDPv4] < 100 || s[fastpath.AnsweredUDPv6] < 100 ||
+			if s[fastpath.AnsweredICMPv4] < 100 || s[fastpath.AnsweredICMPv6] < 100 ||
+				s[fastpath.AnsweredUDPv4] < 100 || s[fastpath.AnsweredUDPv6] < 100 ||
 				s[fastpath.AnsweredARP] == 0 || s[fastpath.AnsweredND] == 0 {
 				t.Errorf("counted %v", s)
 			}
@@ -111,7 +116,8 @@ func TestAnswers(t *testing.T) {
 				sum += n
 			}
 			var st nic.Stats
-			if err := d.ReadStats(&st); err != nil || st.TxFrames < s.Answered() || sum == 0 || sum > st.TxFrames || st.RxBytes < st.TxBytes {
+			if err := d.ReadStats(&st); err != nil || st.TxFrames < s.Answered() || sum == 0 || sum > st.TxFrames ||
+				st.RxBytes < st.TxBytes {
 				t.Errorf("%d recorded, stats %+v, %v", sum, st, err)
 			}
 		})
@@ -145,7 +151,8 @@ func TestJumbo(t *testing.T) {
 				v.UDP(t, a)
 			}
 			v.TCP(t)
-			f := corpus.Eth([6]byte(v.Host.MAC), [6]byte(v.Peer.MAC), 0, 0x0800, corpus.ICMPv4(v.Peer.IPv4.Addr(), veth.Our4.Addr(), 8000))
+			f := corpus.Eth([6]byte(v.Host.MAC), [6]byte(v.Peer.MAC), 0, 0x0800,
+				corpus.ICMPv4(v.Peer.IPv4.Addr(), veth.Our4.Addr(), 8000))
 			before := d.Verdicts()
 			raw := v.Peer.Raw(t)
 			raw.Send(f)
@@ -153,7 +160,8 @@ func TestJumbo(t *testing.T) {
 			raw.Send(f)
 			await.Until(t, "an answer and a refusal", func() bool {
 				s := d.Verdicts()
-				return s[fastpath.AnsweredICMPv4] == before[fastpath.AnsweredICMPv4]+1 && s[fastpath.RefusedChecksum] == before[fastpath.RefusedChecksum]+1
+				return s[fastpath.AnsweredICMPv4] == before[fastpath.AnsweredICMPv4]+1 &&
+					s[fastpath.RefusedChecksum] == before[fastpath.RefusedChecksum]+1
 			})
 		})
 	}
@@ -172,7 +180,10 @@ func TestHiddenTag(t *testing.T) {
 				t.Helper()
 				sent := v.Echo(veth.Our4.Addr(), 7, tags...)
 				raw.Send(sent)
-				return raw.Recv(func(f []byte) bool { return len(f) >= len(sent) && string(f[:6]) == string(v.Peer.MAC) })
+				return raw.Recv(func(f []byte) bool {
+					return len(f) >= len(sent) &&
+						string(f[:6]) == string(v.Peer.MAC)
+				})
 			}
 			got, notes := reply(), strings.Join(d.Info().Notes, " ")
 			tagged := len(got) == len(v.Echo(veth.Our4.Addr(), 7))+4 && string(got[12:16]) == string(veth.HiddenTag[:])
@@ -201,7 +212,8 @@ func TestHiddenTag(t *testing.T) {
 func TestPeerWithoutProgram(t *testing.T) {
 	v := veth.New(t)
 	d := serve(t, &v.Host, v.Config(), xdp.Options{})
-	if i := d.Info(); i.Push != "xdp-generic" || !strings.Contains(strings.Join(i.Notes, " "), "its other end has no XDP program") {
+	if i := d.Info(); i.Push != "xdp-generic" || !strings.Contains(strings.Join(i.Notes, " "),
+		"its other end has no XDP program") {
 		t.Errorf("info %+v", i)
 	}
 	v.Ping(t, veth.Our4.Addr())
@@ -227,7 +239,8 @@ func TestClose(t *testing.T) {
 	for range 3 {
 		d := open(t, &v.Host, v.Config(), xdp.Options{})
 		v.Host.Do(func() {
-			check.Fails(t, "a second one", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: other}, xdp.Options{})), nic.ErrBusy, "XDP program")
+			check.Fails(t, "a second one", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: other},
+				xdp.Options{})), nic.ErrBusy, "XDP program")
 		})
 		v.Ping(t, veth.Our4.Addr())
 		must.Close(t, d)
@@ -238,8 +251,10 @@ func TestOpenRefuses(t *testing.T) {
 	v := pair(t)
 	v.Host.Do(func() {
 		for says, c := range map[string]*fastpath.Config{"Match is not set": nil, "no address": {}} {
-			check.Fails(t, "Open", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: c}, xdp.Options{})), nil, says)
+			check.Fails(t, "Open", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: c}, xdp.Options{})), nil,
+				says)
 		}
-		check.Fails(t, "no such interface", check.Err(xdp.Open(nic.Options{Device: "nosuch0", Match: v.Config()}, xdp.Options{})), nic.ErrNoDevice)
+		check.Fails(t, "no such interface", check.Err(xdp.Open(nic.Options{Device: "nosuch0", Match: v.Config()},
+			xdp.Options{})), nic.ErrNoDevice)
 	})
 }

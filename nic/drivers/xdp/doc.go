@@ -2,8 +2,8 @@
 // replies directly from the interface's receive path. No core polls, and nothing runs when idle.
 //
 // The program is responder.c, with rules.h of nic/kit/xdpkit. bpf2go generates the object and the Go types from it,
-// which are committed: building needs no clang. It needs Linux 5.10 or later with its types (CONFIG_DEBUG_INFO_BTF), 6.1 for
-// STAMP, and root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON).
+// which are committed: building needs no clang. It needs Linux 5.10 or later with its types (CONFIG_DEBUG_INFO_BTF),
+// 6.1 for STAMP, and root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON).
 //
 // Frames that are not for the responder continue unchanged to the kernel's stack. Frames for the responder that a guard
 // refuses are dropped, and counted under fastpath's names. The rate limit is fastpath's, with places for known sources,

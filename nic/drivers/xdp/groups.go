@@ -40,7 +40,8 @@ func letIn(name string, index int, station string, in bool) error {
 		return fmt.Errorf("station %q: not an address", station)
 	}
 	if mac[0]&1 == 0 { // bridge fdb add MAC dev IF self
-		n := &netlink.Neigh{LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, HardwareAddr: mac}
+		n := &netlink.Neigh{LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF,
+			State: netlink.NUD_PERMANENT, HardwareAddr: mac}
 		if in {
 			err = netlink.NeighSet(n)
 		} else {

@@ -39,7 +39,8 @@ func (d *Device) findPin(own Options) (*pin, error) {
 	}
 	if wrong != "" {
 		p.close()
-		return nil, fmt.Errorf("pin %q %s: `rebound-responder unpin %s` ends it, another name makes another", own.Pin, wrong, own.Pin)
+		return nil, fmt.Errorf("pin %q %s: `rebound-responder unpin %s` ends it, another name makes another", own.Pin,
+			wrong, own.Pin)
 	}
 	return p, nil
 }
@@ -57,8 +58,10 @@ func (d *Device) letIn(own Options, joined *pin, mac [6]byte, c *fastpath.Config
 	}
 	now := time.Now().Round(time.Second)
 	a := About{
-		Pin: own.Pin, Layout: layoutSum(), Device: i.Name, Ifindex: i.Index, Namespace: namespace(), Hook: d.info.Push, MAC: d.info.MAC,
-		UDPPorts: c.UDPPorts, STAMP: c.STAMPPorts, Mode: "strict", T2: "program", T3: "program", Since: now, Updated: now, PID: os.Getpid(),
+		Pin: own.Pin, Layout: layoutSum(), Device: i.Name, Ifindex: i.Index, Namespace: namespace(), Hook: d.info.Push,
+		MAC:      d.info.MAC,
+		UDPPorts: c.UDPPorts, STAMP: c.STAMPPorts, Mode: "strict", T2: "program", T3: "program", Since: now,
+		Updated: now, PID: os.Getpid(),
 		Groups: stations(i, mac, c.Addresses),
 	}
 	if c.Mode == fastpath.Open {

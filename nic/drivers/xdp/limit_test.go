@@ -57,7 +57,8 @@ func pings(a netip.Addr) [2][]byte {
 	from := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
 	return [2][]byte{
 		corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(a, corpus.Our4, 8)),
-		corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x86dd, corpus.UDP(from, corpus.Our6, 40000, corpus.UDPPorts[0], nil)),
+		corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x86dd,
+			corpus.UDP(from, corpus.Our6, 40000, corpus.UDPPorts[0], nil)),
 	}
 }
 
@@ -84,7 +85,8 @@ func TestFloodSparesKnownSources(t *testing.T) {
 		refused, answered := 0, 0
 		for range times {
 			for range flood {
-				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()), byte(1 + rnd.IntN(250))})
+				a := netip.AddrFrom4([4]byte{byte(11 + rnd.IntN(100)), byte(rnd.Uint32()), byte(rnd.Uint32()),
+					byte(1 + rnd.IntN(250))})
 				if p.answers(t, pings(a)[kind]) {
 					answered++
 				}
@@ -171,9 +173,11 @@ func TestLoopIsFastpaths(t *testing.T) {
 		for range source / 2 {
 			from = from.Next()
 		}
-		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, kind, corpus.UDP(from, to, 40000, corpus.UDPPorts[0], make([]byte, data)))
+		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, kind,
+			corpus.UDP(from, to, 40000, corpus.UDPPorts[0], make([]byte, data)))
 	}
-	for _, pace := range []uint64{1000, 50_000, 140_000, 156_000, 160_000, 1_000_000} { // ns between two datagrams of one source
+	// ns between two datagrams of one source
+	for _, pace := range []uint64{1000, 50_000, 140_000, 156_000, 160_000, 1_000_000} {
 		for _, sources := range []int{1, 2, 6} {
 			for range 3000 {
 				data := 18
@@ -190,17 +194,19 @@ func TestLoopIsFastpaths(t *testing.T) {
 	}
 }
 
-// A sender of constant data that is slower than the limit is answered, although the program rarely looks at the clock, and
-// one that is faster is refused after a look.
+// A sender of constant data that is slower than the limit is answered, although the program rarely looks at the clock,
+// and one that is faster is refused after a look.
 func TestLoopLooksAtTheClock(t *testing.T) {
 	c := config()
 	c.STAMPPorts = nil // for them the clock is read anyway
 	c.Loop, c.TicksPerSecond = 1000, 1e9
 	p := newPair(t, "loop", c, variant{})
-	f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.UDP(corpus.Their4, corpus.Our4, 40000, corpus.UDPPorts[0], nil))
+	f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800,
+		corpus.UDP(corpus.Their4, corpus.Our4, 40000, corpus.UDPPorts[0], nil))
 	answered := 0
 	for p.counts.verdicts()[fastpath.RefusedLoop] == 0 {
-		// The kernel's own loop runs the program again on its reply, which is for another port; so each run is a datagram.
+		// The kernel's own loop runs the program again on its reply, which is for another port; so each run is a
+		// datagram.
 		if _, err := p.program.Run(&ebpf.RunOptions{Data: f}); err != nil {
 			t.Fatal(err)
 		}

@@ -39,23 +39,24 @@ const aboutSize = 1 << 16
 
 // About is a pin's description of itself. It is written by the responder that created the pin or joined it last.
 type About struct {
-	Pin       string    `json:"pin"`
-	Layout    string    `json:"layout"`    // of the maps: only a responder with the same one can join
-	Device    string    `json:"device"`    // the interface's name
-	Ifindex   int       `json:"ifindex"`   // and its number, in
-	Namespace uint64    `json:"namespace"` // the network namespace of this inode number
-	Hook      string    `json:"hook"`      // "xdp-drv" or "xdp-generic"
-	MAC       string    `json:"mac"`       // when a responder joined it last
-	Addresses []string  `json:"addresses"`
-	UDPPorts  []uint16  `json:"udp_ports,omitempty"` // omitted if there are thousands
-	STAMP     []uint16  `json:"stamp_ports,omitempty"`
-	Mode      string    `json:"mode"`    // "strict" or "open"
-	T2        string    `json:"t2"`      // receive timestamp of a STAMP reply: "program", when the program started, or "card"
-	T3        string    `json:"t3"`      // transmit timestamp: "program", when the program wrote it, before the doorbell
-	Since     time.Time `json:"since"`   // when it was pinned
-	Updated   time.Time `json:"updated"` // when a responder joined it last
-	PID       int       `json:"pid"`     // of that responder
-	Groups    []string  `json:"groups,omitempty"`
+	Pin       string   `json:"pin"`
+	Layout    string   `json:"layout"`    // of the maps: only a responder with the same one can join
+	Device    string   `json:"device"`    // the interface's name
+	Ifindex   int      `json:"ifindex"`   // and its number, in
+	Namespace uint64   `json:"namespace"` // the network namespace of this inode number
+	Hook      string   `json:"hook"`      // "xdp-drv" or "xdp-generic"
+	MAC       string   `json:"mac"`       // when a responder joined it last
+	Addresses []string `json:"addresses"`
+	UDPPorts  []uint16 `json:"udp_ports,omitempty"` // omitted if there are thousands
+	STAMP     []uint16 `json:"stamp_ports,omitempty"`
+	Mode      string   `json:"mode"` // "strict" or "open"
+	// receive timestamp of a STAMP reply: "program", when the program started, or "card"
+	T2      string    `json:"t2"`
+	T3      string    `json:"t3"`      // transmit timestamp: "program", when the program wrote it, before the doorbell
+	Since   time.Time `json:"since"`   // when it was pinned
+	Updated time.Time `json:"updated"` // when a responder joined it last
+	PID     int       `json:"pid"`     // of that responder
+	Groups  []string  `json:"groups,omitempty"`
 }
 
 var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
@@ -149,16 +150,19 @@ func openPin(name string) (_ *pin, err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if p.notes, err = ebpf.LoadPinnedMap(pinPath(name, pinAbout), nil); errors.Is(err, fs.ErrNotExist) && len(files) == 0 {
+	if p.notes, err = ebpf.LoadPinnedMap(pinPath(name, pinAbout), nil); errors.Is(err, fs.ErrNotExist) &&
+		len(files) == 0 {
 		return nil, fmt.Errorf("pin %q: %w", name, ErrNoPin)
 	} else if errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("pin %q: it takes CAP_BPF (run as root): %w", name, err)
 	} else if err != nil {
-		return nil, fmt.Errorf("pin %q: %w: %s holds no readable %s: %w", name, ErrForeign, pinPath(name, ""), pinAbout, err)
+		return nil, fmt.Errorf("pin %q: %w: %s holds no readable %s: %w", name, ErrForeign, pinPath(name, ""), pinAbout,
+			err)
 	}
 	text := make([]byte, aboutSize)
 	if p.notes.ValueSize() != aboutSize {
-		return nil, fmt.Errorf("pin %q: %w: %s has %d bytes, not %d", name, ErrForeign, pinPath(name, pinAbout), p.notes.ValueSize(), aboutSize)
+		return nil, fmt.Errorf("pin %q: %w: %s has %d bytes, not %d", name, ErrForeign, pinPath(name, pinAbout),
+			p.notes.ValueSize(), aboutSize)
 	}
 	if err := p.notes.Lookup(uint32(0), &text); err != nil {
 		return nil, fmt.Errorf("pin %q: %s: %w", name, pinAbout, err)
@@ -211,7 +215,8 @@ func savePin(a About, m *maps, l link.Link) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("pin %q: %w", a.Pin, err)
 	}
-	notes, err := ebpf.NewMap(&ebpf.MapSpec{Name: "about", Type: ebpf.Array, KeySize: 4, ValueSize: aboutSize, MaxEntries: 1})
+	notes, err := ebpf.NewMap(&ebpf.MapSpec{Name: "about", Type: ebpf.Array, KeySize: 4, ValueSize: aboutSize,
+		MaxEntries: 1})
 	if err != nil {
 		return fmt.Errorf("pin %q: %w", a.Pin, err)
 	}

@@ -85,8 +85,10 @@ func TestPin(t *testing.T) {
 			}
 			v.UDP(t, veth.Our4.Addr())
 			p := must.Get(xdp.OpenPinned("p"))(t)
-			if a := p.About; !p.Attached || a.Device != v.Host.Name || a.Hook != d.Info().Push || !slices.Equal(a.UDPPorts, c.UDPPorts) || a.PID != os.Getpid() ||
-				a.Mode != "strict" || len(a.Addresses) != 2 || a.MAC != v.Host.MAC.String() || a.Since.After(a.Updated) {
+			if a := p.About; !p.Attached || a.Device != v.Host.Name || a.Hook != d.Info().Push ||
+				!slices.Equal(a.UDPPorts, c.UDPPorts) || a.PID != os.Getpid() ||
+				a.Mode != "strict" || len(a.Addresses) != 2 || a.MAC != v.Host.MAC.String() ||
+				a.Since.After(a.Updated) {
 				t.Errorf("%+v", p)
 			}
 			p.Close()
@@ -94,7 +96,8 @@ func TestPin(t *testing.T) {
 			unpin(t, &v.Host, "p")
 			check.Equal(t, program(t, v), 0, "program %d is attached after Unpin")
 			v.Host.Do(func() {
-				check.Equal(t, strings.Contains(groups(), "3333ff000010"), false, "the solicited-node group is still let in: %v")
+				check.Equal(t, strings.Contains(groups(), "3333ff000010"), false,
+					"the solicited-node group is still let in: %v")
 			})
 			if left, err := os.ReadDir(xdpkit.PinRoot); len(left) != 0 || err != nil {
 				t.Errorf("%v is left, %v", left, err)
@@ -126,7 +129,8 @@ var held *xdp.Device
 func beVictim() {
 	name, pin, _ := strings.Cut(os.Getenv(victim), " ")
 	var err error
-	held, err = xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}}, xdp.Options{Pin: pin})
+	held, err = xdp.Open(nic.Options{Device: name, Match: &fastpath.Config{Addresses: []netip.Prefix{veth.Our4}}},
+		xdp.Options{Pin: pin})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -213,7 +217,8 @@ func TestPinGone(t *testing.T) {
 		return !p.Attached
 	})
 	v.Host.Do(func() {
-		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, MTU: 1500, TxQLen: 1000, NumTxQueues: 1, NumRxQueues: 1}, PeerName: "other"}
+		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: v.Host.Name, MTU: 1500, TxQLen: 1000, NumTxQueues: 1,
+			NumRxQueues: 1}, PeerName: "other"}
 		check.OK(t, netlink.LinkAdd(l))
 		check.OK(t, netlink.LinkSetUp(l))
 	})
@@ -233,7 +238,8 @@ func TestPinRefuses(t *testing.T) {
 	try := func(what string, e *veth.End, own xdp.Options, kind error, says ...string) {
 		t.Helper()
 		e.Do(func() {
-			check.Fails(t, what, check.Err(xdp.Open(nic.Options{Device: e.Name, Match: v.Config()}, own)), kind, says...)
+			check.Fails(t, what, check.Err(xdp.Open(nic.Options{Device: e.Name, Match: v.Config()}, own)), kind,
+				says...)
 		})
 	}
 	open(t, &v.Host, v.Config(), xdp.Options{Pin: "a"}).Close()
@@ -256,7 +262,8 @@ func TestPinRefuses(t *testing.T) {
 	a.Layout = "0123456789abcdef"
 	other, _ := json.Marshal(a)
 	write(other)
-	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef", "responder unpin a")
+	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef",
+		"responder unpin a")
 	check.Fails(t, "another version is looked at", check.Err(xdp.OpenPinned("a")), xdp.ErrForeign)
 	v.Ping(t, veth.Our4.Addr()) // it still answers
 	unpin(t, &v.Host, "a")

@@ -84,17 +84,21 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*xdpkit.Program, e
 	}
 	spec := o.spec.Copy()
 	set := programRuleSet{
-		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most, Idle: r.Idle,
+		ChecksumBytes: uint32(min(r.ChecksumBytes, maxChecksum)), Cost: r.Cost, Burst: r.Burst, Most: r.Most,
+		Idle:      r.Idle,
 		Not4Count: uint32(len(r.Not4)), Open: bit(c.Mode == fastpath.Open), Partial: bit(c.PartialChecksums),
-		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still, Stepped: bit(v.stepped),
-		Tag: bit(v.tag), Stamps: bit(v.stamps), Loop: r.Loop, Window: uint32(r.Window),
+		Stamp: bit(len(c.STAMPPorts) > 0), StampBase: bit(c.STAMPBase), Frags: bit(v.frags), Still: v.still,
+		Stepped: bit(v.stepped),
+		Tag:     bit(v.tag), Stamps: bit(v.stamps), Loop: r.Loop, Window: uint32(r.Window),
 	}
 	var not4 [3 * fastpath.MaxAddresses]uint32
 	copy(not4[:], r.Not4)
 	us, own4, own6 := xdpkit.Identity(r.Own4, r.Own6)
 	if err := xdpkit.Set(spec, map[string]any{
-		programVarOurMac: xdpkit.MAC(c.MAC), programVarUs: us, programVarOwn4: own4, programVarOwn6: own6, programVarRules: set, programVarNot4: not4,
-		programVarVlans: r.VLANs, programVarEchoPorts: r.Echo, programVarStampPorts: r.STAMP, programVarServicePorts: r.Service,
+		programVarOurMac: xdpkit.MAC(c.MAC), programVarUs: us, programVarOwn4: own4, programVarOwn6: own6,
+		programVarRules: set, programVarNot4: not4,
+		programVarVlans: r.VLANs, programVarEchoPorts: r.Echo, programVarStampPorts: r.STAMP,
+		programVarServicePorts: r.Service,
 	}); err != nil {
 		return nil, err
 	}
@@ -119,14 +123,15 @@ func (o *object) load(c fastpath.Config, v variant, m *maps) (*xdpkit.Program, e
 	return p, needsTypes(err, "/sys/kernel/btf/vmlinux")
 }
 
-// needsTypes explains an error of loading if the kernel's types, in file, are missing: without them it rejects global functions that get
-// the context.
+// needsTypes explains an error of loading if the kernel's types, in file, are missing: without them it rejects global
+// functions that get the context.
 func needsTypes(err error, file string) error {
 	if err == nil {
 		return nil
 	}
 	if _, missing := os.Stat(file); missing != nil {
-		return fmt.Errorf("%w; the program needs the kernel's types (CONFIG_DEBUG_INFO_BTF), and %s is missing", err, file)
+		return fmt.Errorf("%w; the program needs the kernel's types (CONFIG_DEBUG_INFO_BTF), and %s is missing", err,
+			file)
 	}
 	return err
 }
@@ -157,5 +162,6 @@ func layout() string {
 		}
 		return t.String()
 	}
-	return describe(reflect.TypeFor[programCpuCounts]()) + describe(reflect.TypeFor[programClockPair]()) + fmt.Sprint(binary.NativeEndian)
+	return describe(reflect.TypeFor[programCpuCounts]()) + describe(reflect.TypeFor[programClockPair]()) + fmt.Sprint(
+		binary.NativeEndian)
 }

@@ -115,7 +115,8 @@ func (p *pair) judge(f []byte) error {
 	verdict, counted := fastpath.Verdict(0), uint64(0)
 	for v := range is {
 		if after[v]-before[v] != is[v]-was[v] {
-			return fmt.Errorf("%s: counted %d as %s, fastpath %d:\n%x", p.name, after[v]-before[v], fastpath.Verdict(v), is[v]-was[v], f)
+			return fmt.Errorf("%s: counted %d as %s, fastpath %d:\n%x", p.name, after[v]-before[v], fastpath.Verdict(v),
+				is[v]-was[v], f)
 		}
 		if after[v] != before[v] {
 			verdict, counted = fastpath.Verdict(v), counted+1
@@ -129,7 +130,8 @@ func (p *pair) judge(f []byte) error {
 		want = actionDrop
 	}
 	if counted != 1 || action != want || !bytes.Equal(p.run.DataOut, reply) {
-		return fmt.Errorf("%s: action %d, counted %d, %s; want %d\n%x\n%x, want\n%x", p.name, action, counted, verdict, want, f, p.run.DataOut, reply)
+		return fmt.Errorf("%s: action %d, counted %d, %s; want %d\n%x\n%x, want\n%x", p.name, action, counted, verdict,
+			want, f, p.run.DataOut, reply)
 	}
 	return nil
 }
@@ -200,7 +202,8 @@ func TestBase(t *testing.T) {
 						to, kind = corpus.Our6, 0x86dd
 					}
 					packet := corpus.TestPacket(n)[:n]
-					f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, tags, kind, corpus.UDP(from, to, 40000, corpus.STAMPPorts[0], packet))
+					f := corpus.Eth(corpus.OurMAC, corpus.TheirMAC, tags, kind,
+						corpus.UDP(from, to, 40000, corpus.STAMPPorts[0], packet))
 					none := bytes.Clone(f)
 					copy(none[len(none)-n-2:], []byte{0, 0})
 					wrong := bytes.Clone(f)
@@ -209,7 +212,8 @@ func TestBase(t *testing.T) {
 					hosts := len(f) - n - 8 - 2*len(from.AsSlice())
 					binary.BigEndian.PutUint16(partial[len(f)-n-2:], cksum.Sum(f[hosts:len(f)-n-8], uint16(17+8+n)))
 					for _, g := range [][]byte{f, none, wrong, partial} {
-						for _, h := range [][]byte{g, corpus.Pad(bytes.Clone(g), 60+4*tags), append(corpus.Pad(bytes.Clone(g), 56+4*tags), 1, 2, 3, 4)} {
+						for _, h := range [][]byte{g, corpus.Pad(bytes.Clone(g), 60+4*tags),
+							append(corpus.Pad(bytes.Clone(g), 56+4*tags), 1, 2, 3, 4)} {
 							must.OK(t, p.judge(h))
 						}
 					}
@@ -222,8 +226,9 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// The program has no loop of which the Host Timing TLV could tell. It answers a packet that asks as fastpath does without the setting: the TLV
-// comes back unchanged, with the flag U that the sender set (RFC 8972 §4), and only the base changes.
+// The program has no loop of which the Host Timing TLV could tell. It answers a packet that asks as fastpath does
+// without the setting: the TLV comes back unchanged, with the flag U that the sender set (RFC 8972 §4), and only the
+// base changes.
 func TestTimingIsNotAnswered(t *testing.T) {
 	for _, p := range pairs(t) {
 		for tags := range 3 {
@@ -279,7 +284,8 @@ func TestLimit(t *testing.T) {
 	c.Rate, c.Burst = 1, 5 // a second is longer than the time between two frames of the burst
 	p := newPair(t, "limit", c, variant{})
 	from := func(a string) []byte {
-		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
+		return corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800,
+			corpus.ICMPv4(netip.MustParseAddr(a), corpus.Our4, 8))
 	}
 	run := func(f []byte) uint32 {
 		return must.Get(p.program.Run(&ebpf.RunOptions{Data: f}))(t)
@@ -304,7 +310,8 @@ func TestLimit(t *testing.T) {
 			}
 		}
 	}
-	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 || s[fastpath.AnsweredICMPv4] != uint64(answered) {
+	if s := p.counts.verdicts(); answered < 5 || dropped != 10 || s[fastpath.RefusedRate] != 10 ||
+		s[fastpath.AnsweredICMPv4] != uint64(answered) {
 		t.Errorf("%d answered, %d dropped, counted %v", answered, dropped, s)
 	}
 	check.Equal(t, run(from("10.1.2.10")), actionTX, "action %d for another source, which has its burst")

@@ -35,7 +35,8 @@ func TestVariants(t *testing.T) {
 	o := must.Get(newObject())(t)
 	m := must.Get(o.newMaps())(t)
 	defer m.close()
-	for _, w := range []variant{{}, {frags: true}, {tag: true}, {stamps: true}, {tag: true, stamps: true}, {tag: true, stamps: true, frags: true}} {
+	for _, w := range []variant{{}, {frags: true}, {tag: true}, {stamps: true}, {tag: true, stamps: true},
+		{tag: true, stamps: true, frags: true}} {
 		if w.bound() {
 			if !f.Tells(xdpkit.Timestamp | xdpkit.VLANTag) {
 				t.Logf("%+v: this kernel's veth does not tell: %v", w, f)
@@ -52,7 +53,8 @@ func TestVariants(t *testing.T) {
 				return
 			}
 			defer p.Close()
-			// Each instruction costs a start a quarter of a microsecond. The kernel gives up at a million, and another kernel's verifier takes other paths.
+			// Each instruction costs a start a quarter of a microsecond. The kernel gives up at a million, and another
+			// kernel's verifier takes other paths.
 			about, err := p.Info()
 			if err != nil {
 				t.Error(err)

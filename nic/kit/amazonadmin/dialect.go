@@ -19,8 +19,8 @@ type Dialect struct {
 	ReadTimeout time.Duration // of one register read by DMA
 }
 
-// readTimeout is longer than Linux's (200 ms for ENA, 50 ms for EFA): a device that a busy hypervisor or model serves may be
-// descheduled for that long, and a read that fails costs a restart of the device.
+// readTimeout is longer than Linux's (200 ms for ENA, 50 ms for EFA): a device that a busy hypervisor or model serves
+// may be descheduled for that long, and a read that fails costs a restart of the device.
 const readTimeout = time.Second
 
 // The dialects, each as the published driver for Linux speaks it, except for readTimeout.

@@ -41,7 +41,8 @@ type Completion struct {
 // Status is the outcome of a command.
 type Status uint8
 
-var statusNames = [...]string{"success", "resource allocation failure", "bad opcode", "unsupported opcode", "malformed request",
+var statusNames = [...]string{"success", "resource allocation failure", "bad opcode", "unsupported opcode",
+	"malformed request",
 	"illegal parameter", "unknown error", "resource busy"}
 
 // The outcomes that callers distinguish.
@@ -106,7 +107,8 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 	r.Write(AQ_CAPS, uint32(depth)|EntrySize<<16)
 	r.Write(ACQ_CAPS, uint32(depth)|EntrySize<<16)
 	return &Queue{
-		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth), sq: kit.Pointer(sq), cq: kit.Pointer(cq),
+		regs: r, timeout: timeout, depth: uint16(depth), busy: make([]command, depth), sq: kit.Pointer(sq),
+		cq: kit.Pointer(cq),
 	}, nil
 }
 
@@ -116,7 +118,8 @@ func NewQueue(r *Regs, a *dma.Arena, depth int, timeout time.Duration) (*Queue, 
 // device is reset.
 func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 	if unsafe.Sizeof(*c) > EntrySize || unsafe.Sizeof(*r) > EntrySize {
-		panic(fmt.Sprintf("amazonadmin: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c), unsafe.Sizeof(*r)))
+		panic(fmt.Sprintf("amazonadmin: %s: command of %d or completion of %d bytes", name, unsafe.Sizeof(*c),
+			unsafe.Sizeof(*r)))
 	}
 	var in, out [EntrySize]byte
 	copy(in[:], unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)))
@@ -132,7 +135,8 @@ func Exec[C, R any](q *Queue, name string, c *C, r *R) error {
 
 // record traces a command. Its number and phase are left out of the bytes: they say nothing about the device.
 func (q *Queue) record(name string, in, out *[EntrySize]byte, took time.Duration, err error) {
-	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: name, Opcode: uint32(in[2]), Took: took, In: cmdtrace.Bytes(in[:])}
+	e := cmdtrace.Entry{Kind: cmdtrace.Command, Name: name, Opcode: uint32(in[2]), Took: took,
+		In: cmdtrace.Bytes(in[:])}
 	if get := q.regs.dialect.GetFeature; in[2] == get || in[2] == get+1 {
 		e.Modifier = uint32(in[featureID])
 	}
@@ -240,14 +244,16 @@ func (q *Queue) collect(id uint16, out *[EntrySize]byte) (bool, error) {
 			return false, q.broken
 		}
 		at := unsafe.Add(q.cq, int(q.head&(q.depth-1))*EntrySize)
-		word := atomic.LoadUint32((*uint32)(at)) // identifier, status and flags in one load (nic/memory-order.md: done, then the rest)
+		// identifier, status and flags in one load (nic/memory-order.md: done, then the rest)
+		word := atomic.LoadUint32((*uint32)(at))
 		if uint8(word>>24)&flagPhase != phase(q.head, q.depth) {
 			return false, nil
 		}
 		full := uint16(word) & idMask
 		got := full & (q.depth - 1)
 		if !q.busy[got].used || q.busy[got].done || q.busy[got].id != full {
-			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not outstanding", q.regs.name, ErrDevice, full)
+			q.broken = fmt.Errorf("%s: %w: completion for command %d, which is not outstanding", q.regs.name, ErrDevice,
+				full)
 			return false, q.broken
 		}
 		q.busy[got].entry = *(*[EntrySize]byte)(at)

@@ -98,19 +98,22 @@ type told struct {
 	Value uint32
 }
 
-// Commands go round the ring. EFA's identifiers contain the command's slot in their low bits and its number above, and completions repeat them.
+// Commands go round the ring. EFA's identifiers contain the command's slot in their low bits and its number above, and
+// completions repeat them.
 func TestExecRoundTheRing(t *testing.T) {
 	for _, dialect := range []Dialect{ENA, EFA} {
 		n := uint16(0)
 		_, q := newQueue(t, dialect, 4, func(d *device, c []byte) {
-			if id := binary.LittleEndian.Uint16(c); dialect.LongIDs && id != n*4&0xFFF { // one at a time: always the first place
+			// one at a time: always the first place
+			if id := binary.LittleEndian.Uint16(c); dialect.LongIDs && id != n*4&0xFFF {
 				t.Errorf("command %d has identifier %#x", n, id)
 			}
 			d.complete(c, 0)
 		})
 		for ; n < 1<<11; n++ {
 			var r told
-			if err := Exec(q, "ask", &ask{Header: Header{Opcode: 7}, Value: uint32(n)}, &r); err != nil || r.Value != uint32(n) {
+			if err := Exec(q, "ask", &ask{Header: Header{Opcode: 7}, Value: uint32(n)}, &r); err != nil ||
+				r.Value != uint32(n) {
 				t.Fatalf("command %d: %d, %v", n, r.Value, err)
 			}
 		}
@@ -161,8 +164,8 @@ func TestSilence(t *testing.T) {
 	check.Fails(t, "a device that left", Exec(q, "ask", &ask{}, &told{}), nic.ErrGone)
 }
 
-// After a completion for a command that is not pending, the device is no longer trusted. EFA's has the right slot, and the number of an earlier
-// command.
+// After a completion for a command that is not pending, the device is no longer trusted. EFA's has the right slot, and
+// the number of an earlier command.
 func TestStrangeCompletion(t *testing.T) {
 	for _, c := range []struct {
 		dialect Dialect
@@ -186,7 +189,8 @@ func FuzzWriteBack(f *testing.F) {
 	d, q := newQueue(f, ENA, 2, nil)
 	q.timeout = time.Millisecond
 	e := must.Get(NewEvents(q.regs, d.arena, 2))(f)
-	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]), binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
+	completions, events := binary.LittleEndian.Uint64(d.regs[ACQ_BASE_LO:]),
+		binary.LittleEndian.Uint64(d.regs[AENQ_BASE_LO:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		clear(d.mem)
 		d.tail, d.acq = 0, 0

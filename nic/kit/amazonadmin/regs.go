@@ -104,8 +104,9 @@ func newRegs(name string, dialect Dialect, revision uint8, bar *mmio.Window, a *
 	return r, nil
 }
 
-// Attach stops the device's DMA, frees the memory of an earlier start, allocates some again, and returns the registers with DMA
-// running. Memory is allocated at each start, because a device that was reset under traffic may still use old addresses.
+// Attach stops the device's DMA, frees the memory of an earlier start, allocates some again, and returns the registers
+// with DMA running. Memory is allocated at each start, because a device that was reset under traffic may still use old
+// addresses.
 func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
 	if err := c.Fn.SetBusMaster(false); err != nil {
 		return nil, err
@@ -196,7 +197,8 @@ func (r *Regs) read(reg Reg) (uint32, error) {
 		late := end.Over()
 		if head := atomic.LoadUint32(r.head()); uint16(head) == r.seq {
 			if off := uint16(head >> 16); off != uint16(reg) {
-				return 0, fmt.Errorf("%s: %w: register %#x was read, the answer is for %#x", r.name, ErrDevice, uint32(reg), off)
+				return 0, fmt.Errorf("%s: %w: register %#x was read, the answer is for %#x", r.name, ErrDevice,
+					uint32(reg), off)
 			}
 			return r.resp.val, nil
 		}
@@ -207,7 +209,8 @@ func (r *Regs) read(reg Reg) (uint32, error) {
 	if r.Gone() {
 		return 0, fmt.Errorf("%s: %w: register %#x reads all ones", r.name, nic.ErrGone, uint32(reg))
 	}
-	return 0, fmt.Errorf("%s: %w: no answer to the read of register %#x in %v", r.name, nic.ErrTimeout, uint32(reg), r.dialect.ReadTimeout)
+	return 0, fmt.Errorf("%s: %w: no answer to the read of register %#x in %v", r.name, nic.ErrTimeout, uint32(reg),
+		r.dialect.ReadTimeout)
 }
 
 // Gone reports whether the device has left the bus. It costs an MMIO read.

@@ -1,5 +1,6 @@
-// Package beside has what drivers of Ethernet cards beside the kernel's driver share: the interface that the kernel keeps, the
-// configurations that rules of the card cannot implement, and the changes of the interface that end or restart a device.
+// Package beside has what drivers of Ethernet cards beside the kernel's driver share: the interface that the kernel
+// keeps, the configurations that rules of the card cannot implement, and the changes of the interface that end or
+// restart a device.
 package beside
 
 import (
@@ -33,7 +34,8 @@ var Read = func(name string) (f Interface, err error) {
 		return f, fmt.Errorf("interface %s: %w: %w", name, nic.ErrGone, err)
 	}
 	if copy(f.MAC[:], i.HardwareAddr) != len(i.HardwareAddr) {
-		return f, fmt.Errorf("interface %s: %w: its address %v is not Ethernet's", name, errors.ErrUnsupported, i.HardwareAddr)
+		return f, fmt.Errorf("interface %s: %w: its address %v is not Ethernet's", name, errors.ErrUnsupported,
+			i.HardwareAddr)
 	}
 	f.MTU = i.MTU
 	if master, err := os.Readlink("/sys/class/net/" + name + "/master"); err == nil {
@@ -50,11 +52,12 @@ var Read = func(name string) (f Interface, err error) {
 	return f, nil
 }
 
-// Switchdev reports whether a card at a PCI address is a switch whose ports are interfaces. Tests replace it. (phys_switch_id does not
-// show it: Linux also assigns one to ports of cards in legacy mode.)
+// Switchdev reports whether a card at a PCI address is a switch whose ports are interfaces. Tests replace it.
+// (phys_switch_id does not show it: Linux also assigns one to ports of cards in legacy mode.)
 var Switchdev = netif.Switchdev
 
-// OutOfBuffer returns how many frames of a port of an RDMA device found no buffer in any of its queues, modulo 2^32. Tests replace it.
+// OutOfBuffer returns how many frames of a port of an RDMA device found no buffer in any of its queues, modulo 2^32.
+// Tests replace it.
 var OutOfBuffer = func(fn *verbs.Function, port int) (n uint32) {
 	fmt.Sscan(fn.Text(fmt.Sprintf("ports/%d/hw_counters/out_of_buffer", port)), &n)
 	return n
@@ -103,14 +106,16 @@ func (p *Port) Choose(c *kit.Card) error {
 	case f.Master != "":
 		return c.Errorf("%w: interface %s belongs to %s: use driver xdp on it", errors.ErrUnsupported, p.Name, f.Master)
 	case Switchdev(p.Fn.Function.Address):
-		return c.Errorf("%w: interface %s is a port of the card's switch (switchdev mode): use driver xdp", errors.ErrUnsupported, p.Name)
+		return c.Errorf("%w: interface %s is a port of the card's switch (switchdev mode): use driver xdp",
+			errors.ErrUnsupported, p.Name)
 	default:
 		p.Number = f.Number
 	}
 	return nil
 }
 
-// Learn sets the card's address and MTU to the interface's. A restarted device keeps its address, because replies and rules have it.
+// Learn sets the card's address and MTU to the interface's. A restarted device keeps its address, because replies and
+// rules have it.
 func (p *Port) Learn(c *kit.Card) error {
 	f, err := Read(p.Name)
 	if err != nil {
@@ -121,7 +126,8 @@ func (p *Port) Learn(c *kit.Card) error {
 	}
 	c.MTU = min(f.MTU, p.Limits.MaxMTU)
 	if c.MAC != [6]byte{} && f.MAC != c.MAC {
-		return c.Errorf("%w: interface %s has another address now, %v: start again", nic.ErrDown, p.Name, net.HardwareAddr(f.MAC[:]))
+		return c.Errorf("%w: interface %s has another address now, %v: start again", nic.ErrDown, p.Name,
+			net.HardwareAddr(f.MAC[:]))
 	}
 	c.MAC = f.MAC
 	return nil
@@ -155,9 +161,11 @@ func (p *Port) Check(c *kit.Card) *kit.Symptom {
 	case err != nil:
 		return &kit.Symptom{Reason: "interface_gone", Why: err.Error()}
 	case f.MAC != c.MAC:
-		return &kit.Symptom{Reason: "address_changed", Why: fmt.Sprintf("interface %s has another address now: %v", p.Name, net.HardwareAddr(f.MAC[:]))}
+		return &kit.Symptom{Reason: "address_changed", Why: fmt.Sprintf("interface %s has another address now: %v",
+			p.Name, net.HardwareAddr(f.MAC[:]))}
 	case min(f.MTU, p.Limits.MaxMTU) != c.MTU:
-		return &kit.Symptom{Reason: "mtu_changed", Why: fmt.Sprintf("interface %s has another MTU now: %d", p.Name, f.MTU)}
+		return &kit.Symptom{Reason: "mtu_changed", Why: fmt.Sprintf("interface %s has another MTU now: %d", p.Name,
+			f.MTU)}
 	}
 	return nil
 }

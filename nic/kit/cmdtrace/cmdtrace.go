@@ -1,5 +1,5 @@
-// Package cmdtrace records a driver's requests to its device: commands, register writes and the steps of Open. Each open
-// device keeps the last Size of them, and the log shows them when Open fails or the device dies. `responder probe`
+// Package cmdtrace records a driver's requests to its device: commands, register writes and the steps of Open. Each
+// open device keeps the last Size of them, and the log shows them when Open fails or the device dies. `responder probe`
 // records all of them (Observe). No Poll calls anything here.
 package cmdtrace
 
@@ -71,7 +71,8 @@ func (e Entry) String() string {
 	fmt.Fprintf(&b, "%.6f s %s %s", e.At.Seconds(), e.Kind, e.Name)
 	switch e.Kind {
 	case Command:
-		fmt.Fprintf(&b, ": opcode %#x, op_mod %#x, modifier %#x, status %#x, syndrome %#x", e.Opcode, e.OpMod, e.Modifier, e.Status, e.Syndrome)
+		fmt.Fprintf(&b, ": opcode %#x, op_mod %#x, modifier %#x, status %#x, syndrome %#x", e.Opcode, e.OpMod,
+			e.Modifier, e.Status, e.Syndrome)
 	case Read, Write:
 		fmt.Fprintf(&b, ": %#0*x", 2+2*e.Width, e.Value)
 		if e.Times > 1 {

@@ -21,7 +21,8 @@ func TestRing(t *testing.T) {
 	request := make([]byte, 100)
 	for n := range 3*cmdtrace.Size + 5 {
 		request[0] = byte(n)
-		r.Add(cmdtrace.Entry{Kind: cmdtrace.Command, Name: fmt.Sprint(n), Status: uint32(n % 2), In: request, Out: request})
+		r.Add(cmdtrace.Entry{Kind: cmdtrace.Command, Name: fmt.Sprint(n), Status: uint32(n % 2), In: request,
+			Out: request})
 	}
 	all := r.Entries()
 	must.Equal(t, len(all), cmdtrace.Size, "%d entries")
@@ -29,7 +30,8 @@ func TestRing(t *testing.T) {
 		n := 2*cmdtrace.Size + 5 + i
 		kept := 64 * (n % 2)
 		if e.Name != fmt.Sprint(n) || len(e.In) != kept || len(e.Out) != 0 || kept > 0 && e.In[0] != byte(n) {
-			t.Errorf("entry %d is %v with %d and %d bytes, want number %d with %d", i, e, len(e.In), len(e.Out), n, kept)
+			t.Errorf("entry %d is %v with %d and %d bytes, want number %d with %d", i, e, len(e.In), len(e.Out), n,
+				kept)
 		}
 	}
 }
@@ -47,7 +49,8 @@ func TestFollow(t *testing.T) {
 }
 
 func TestEntryIsTheSameAfterJSON(t *testing.T) {
-	e := cmdtrace.Entry{At: 5, Kind: cmdtrace.Command, Name: "X", Opcode: 1, OpMod: 2, Modifier: 3, Status: 4, Syndrome: 5, In: cmdtrace.Bytes{1, 0xAB}, Err: "e"}
+	e := cmdtrace.Entry{At: 5, Kind: cmdtrace.Command, Name: "X", Opcode: 1, OpMod: 2, Modifier: 3, Status: 4,
+		Syndrome: 5, In: cmdtrace.Bytes{1, 0xAB}, Err: "e"}
 	text, err := json.Marshal(e)
 	if err != nil || !strings.Contains(string(text), `"01ab"`) {
 		t.Fatalf("%s, %v", text, err)
@@ -87,7 +90,8 @@ func TestObserve(t *testing.T) {
 	fn.SetBusMaster(true)
 	w.Read32(0)
 	fn.Flush()
-	want := []string{"config map BAR0: 0x4000 bytes, uncached", fmt.Sprintf("read BAR0+0x0 %x*3", v), "write BAR0+0x0 0*0", "config bus mastering true 0*0", "read BAR0+0x0"}
+	want := []string{"config map BAR0: 0x4000 bytes, uncached", fmt.Sprintf("read BAR0+0x0 %x*3", v),
+		"write BAR0+0x0 0*0", "config bus mastering true 0*0", "read BAR0+0x0"}
 	if len(got) != len(want) {
 		t.Fatalf("saw %q, want %q", got, want)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 )
 
-// Buffers are those that Send copies frames to, one after the other. A buffer is free when the send queue's blocks before its end are done. The
-// zero Buffers, of a queue that does not send, have none.
+// Buffers are those that Send copies frames to, one after the other. A buffer is free when the send queue's blocks
+// before its end are done. The zero Buffers, of a queue that does not send, have none.
 type Buffers struct {
 	base   unsafe.Pointer
 	iova   uint64
@@ -19,7 +19,8 @@ type Buffers struct {
 
 // NewBuffers divides memory into as many buffers as there are ends, a power of two.
 func NewBuffers(memory dma.Block, ends []uint32) Buffers {
-	return Buffers{base: kit.Pointer(memory), iova: memory.IOVA, ends: ends, stride: uint32(len(memory.Bytes) / len(ends))}
+	return Buffers{base: kit.Pointer(memory), iova: memory.IOVA, ends: ends,
+		stride: uint32(len(memory.Bytes) / len(ends))}
 }
 
 // Reset frees all buffers, those of a send queue that starts again at block 0.

@@ -14,7 +14,8 @@ import (
 func TestDataSegment(t *testing.T) {
 	s := NewData(0x01020304, 0x11121314, 0x2122232425262728)
 	got := *(*[16]byte)(unsafe.Pointer(&s))
-	check.Equal(t, got, [16]byte{1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28}, "segment % x")
+	check.Equal(t, got, [16]byte{1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28},
+		"segment % x")
 	a, b := s.Words()
 	if words := [2]uint64{a, b}; *(*[16]byte)(unsafe.Pointer(&words)) != got {
 		t.Errorf("words %#x, segment % x", words, got)
@@ -22,7 +23,8 @@ func TestDataSegment(t *testing.T) {
 }
 
 func TestUnsent(t *testing.T) {
-	// Eight blocks. From block 6 on: WQEs of 1, 2 (over the end of the queue), 1 and 3 blocks; a size of 0 counts as a block.
+	// Eight blocks. From block 6 on: WQEs of 1, 2 (over the end of the queue), 1 and 3 blocks; a size of 0 counts as a
+	// block.
 	queue := make([]byte, 8*Block)
 	for at, ds := range map[int]byte{6: 4, 7: 5, 1: 0, 2: 9} {
 		queue[at*Block+7] = 0xC0 | ds // the upper two bits are reserved
@@ -53,7 +55,8 @@ func TestSteps(t *testing.T) {
 		if dead {
 			want = want[:2]
 		}
-		if err := s.Undo(func() bool { return dead }); !errors.Is(err, failed) || !strings.HasPrefix(err.Error(), "second: ") || !slices.Equal(undone, want) {
+		if err := s.Undo(func() bool { return dead }); !errors.Is(err, failed) ||
+			!strings.HasPrefix(err.Error(), "second: ") || !slices.Equal(undone, want) {
 			t.Errorf("dead %v: undone %q, want %q; %v", dead, undone, want, err)
 		}
 		if err := s.Undo(func() bool { return dead }); err != nil || len(undone) != len(want) {
@@ -68,7 +71,8 @@ func TestBuffers(t *testing.T) {
 	next := func(n uint64, done uint32, want bool) {
 		t.Helper()
 		at, iova, free := b.Next(done)
-		if off := uint64(uintptr(at) - uintptr(unsafe.Pointer(&memory[0]))); off != n*64 || iova != 1<<32+n*64 || free != want {
+		if off := uint64(uintptr(at) - uintptr(unsafe.Pointer(&memory[0]))); off != n*64 || iova != 1<<32+n*64 ||
+			free != want {
 			t.Errorf("the next buffer is at %d, for the device at %#x, and free %v with %d blocks done; want buffer %d, %v", off, iova, free, done, n, want)
 		}
 	}

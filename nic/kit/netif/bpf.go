@@ -30,8 +30,8 @@ func (i *Interface) ExplainBPF(what string, err error) error {
 	return fmt.Errorf("interface %s: %s: %w", i.Name, what, err)
 }
 
-// plainError returns an error of bpf(2) without the eBPF library's advice, which is about the library, and without its wrong guess "not supported"
-// if there are no file descriptors left for its own tests.
+// plainError returns an error of bpf(2) without the eBPF library's advice, which is about the library, and without its
+// wrong guess "not supported" if there are no file descriptors left for its own tests.
 func plainError(err error) error {
 	fd, e := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	switch {
@@ -64,6 +64,7 @@ func Missing(capability int) string {
 	if set[capability/32].Effective>>(capability%32)&1 != 0 {
 		return ""
 	}
-	return map[int]string{unix.CAP_NET_ADMIN: "CAP_NET_ADMIN", unix.CAP_NET_RAW: "CAP_NET_RAW", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN", unix.CAP_BPF: "CAP_BPF",
+	return map[int]string{unix.CAP_NET_ADMIN: "CAP_NET_ADMIN", unix.CAP_NET_RAW: "CAP_NET_RAW",
+		unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN", unix.CAP_BPF: "CAP_BPF",
 		unix.CAP_PERFMON: "CAP_PERFMON", unix.CAP_IPC_LOCK: "CAP_IPC_LOCK"}[capability]
 }

@@ -43,10 +43,12 @@ func (i *Interface) Claim(addresses []netip.Prefix, notes *[]string) (c Claims, 
 		f, holder, err := lock(fmt.Sprintf("%d-%d-%v", i.namespace, i.Index, p.Addr()))
 		switch {
 		case errors.Is(err, unix.EWOULDBLOCK):
-			return c, fmt.Errorf("address %v: %w: %s answers for it on %s: stop it, or use another address", p.Addr(), nic.ErrBusy, holder, i.Name)
+			return c, fmt.Errorf("address %v: %w: %s answers for it on %s: stop it, or use another address", p.Addr(),
+				nic.ErrBusy, holder, i.Name)
 		case err != nil:
 			if notes != nil {
-				*notes = append(*notes, fmt.Sprintf("a second responder for the same addresses would not be noticed: %v", err))
+				*notes = append(*notes, fmt.Sprintf(
+					"a second responder for the same addresses would not be noticed: %v", err))
 			}
 			return c, nil
 		}
@@ -140,7 +142,8 @@ func private(folder string) error {
 		return fmt.Errorf("%s: %w", folder, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s is not a folder that only user %d can write (owner %d, mode %#o)", folder, os.Geteuid(), st.Uid, st.Mode&0o7777)
+		return fmt.Errorf("%s is not a folder that only user %d can write (owner %d, mode %#o)", folder, os.Geteuid(),
+			st.Uid, st.Mode&0o7777)
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ func TestClaim(t *testing.T) {
 	here := &Interface{Name: "eth1", Index: 7, namespace: 1}
 	c := must.Get(here.Claim(claimed, &notes))(t)
 	comm := strings.TrimSpace(string(must.Get(os.ReadFile("/proc/self/comm"))(t)))
-	check.Fails(t, "again", check.Err(here.Claim(claimed[1:], &notes)), nic.ErrBusy, fmt.Sprintf("process %d (%s) answers for it on eth1", os.Getpid(), comm))
+	check.Fails(t, "again", check.Err(here.Claim(claimed[1:], &notes)), nic.ErrBusy,
+		fmt.Sprintf("process %d (%s) answers for it on eth1", os.Getpid(), comm))
 	for _, other := range []*Interface{{Index: 7, namespace: 2}, {Index: 8, namespace: 1}} {
 		must.Get(other.Claim(claimed, &notes))(t).Close()
 	}

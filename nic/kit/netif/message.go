@@ -9,8 +9,8 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 )
 
-// Message is room for one recvmsg(2) with its control messages. It allocates nothing and makes raw system calls only, so
-// that a pinned loop may use it. One goroutine does.
+// Message is room for one recvmsg(2) with its control messages. It allocates nothing and makes raw system calls only,
+// so that a pinned loop may use it. One goroutine does.
 type Message struct {
 	hdr     unix.Msghdr
 	iov     unix.Iovec
@@ -47,14 +47,16 @@ func (m *Message) Stamp() (t nic.Timestamp, id uint32, ok bool) {
 		switch {
 		case level == unix.SOL_SOCKET && kind == unix.SO_TIMESTAMPING && len(data) >= 48: // three timespecs: kernel, unused, card
 			for _, at := range [...]int{0, 32} {
-				if ns := int64(binary.NativeEndian.Uint64(data[at:]))*1e9 + int64(binary.NativeEndian.Uint64(data[at+8:])); ns != 0 {
+				if ns := int64(binary.NativeEndian.Uint64(data[at:]))*1e9 + int64(
+					binary.NativeEndian.Uint64(data[at+8:])); ns != 0 {
 					t = nic.Timestamp{Nanoseconds: ns, Hardware: at != 0}
 				}
 			}
 		case (level == unix.SOL_IP && kind == unix.IP_RECVERR || level == unix.SOL_IPV6 && kind == unix.IPV6_RECVERR ||
 			level == unix.SOL_PACKET && kind == unix.PACKET_TX_TIMESTAMP) && len(data) >= 16:
-			const timestamping = 4                       // SO_EE_ORIGIN_TIMESTAMPING
-			ok = data[4] == timestamping                 // sock_extended_err: errno, origin, type, code, pad, info, data
+			const timestamping = 4 // SO_EE_ORIGIN_TIMESTAMPING
+			// sock_extended_err: errno, origin, type, code, pad, info, data
+			ok = data[4] == timestamping
 			id = binary.NativeEndian.Uint32(data[12:16]) // which send
 		}
 		b = b[min(len(b), (size+7)&^7):]

@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Needed returns the interfaces of the calling thread's network namespace that carry a default route or an ssh session, with
-// the reason: taking one from the kernel would cut its user off.
+// Needed returns the interfaces of the calling thread's network namespace that carry a default route or an ssh session,
+// with the reason: taking one from the kernel would cut its user off.
 func Needed() (map[string]string, error) {
 	needed := map[string]string{}
 	links, err := netlink.LinkList()
@@ -73,8 +73,8 @@ func sshPeers() []netip.Addr {
 	return slices.DeleteFunc(slices.Compact(peers), func(a netip.Addr) bool { return a.IsLoopback() })
 }
 
-// establishedPeers returns the remote addresses of a /proc/net/tcp table's connections to a local port (proc(5)): addresses
-// are 32-bit words in the processor's byte order, in hexadecimal.
+// establishedPeers returns the remote addresses of a /proc/net/tcp table's connections to a local port (proc(5)):
+// addresses are 32-bit words in the processor's byte order, in hexadecimal.
 func establishedPeers(table []byte, port int) []netip.Addr {
 	const established = "01"
 	var peers []netip.Addr

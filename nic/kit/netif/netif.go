@@ -107,7 +107,8 @@ func (i *Interface) Link() (nic.Link, error) {
 	return nic.Link{Up: l.Attrs().RawFlags&running == running, Speed: i.speed()}, nil
 }
 
-// Drops returns the kernel's counters of frames that the interface or the kernel dropped, of all traffic since the interface was made.
+// Drops returns the kernel's counters of frames that the interface or the kernel dropped, of all traffic since the
+// interface was made.
 func (i *Interface) Drops() (map[string]uint64, error) {
 	l, err := i.nl.LinkByIndex(i.Index)
 	if err != nil {
@@ -117,8 +118,10 @@ func (i *Interface) Drops() (map[string]uint64, error) {
 	if s == nil {
 		return nil, fmt.Errorf("interface %s has no counters", i.Name)
 	}
-	return map[string]uint64{"interface_rx_dropped": s.RxDropped, "interface_rx_missed_errors": s.RxMissedErrors, "interface_rx_fifo_errors": s.RxFifoErrors,
-		"interface_rx_over_errors": s.RxOverErrors, "interface_tx_dropped": s.TxDropped, "interface_tx_errors": s.TxErrors, "interface_tx_fifo_errors": s.TxFifoErrors}, nil
+	return map[string]uint64{"interface_rx_dropped": s.RxDropped, "interface_rx_missed_errors": s.RxMissedErrors,
+		"interface_rx_fifo_errors": s.RxFifoErrors,
+		"interface_rx_over_errors": s.RxOverErrors, "interface_tx_dropped": s.TxDropped,
+		"interface_tx_errors": s.TxErrors, "interface_tx_fifo_errors": s.TxFifoErrors}, nil
 }
 
 // speed returns Mbit/s, or 0 if the interface does not report it.
@@ -185,8 +188,9 @@ func (i *Interface) StripsVLAN() bool { return i.flag(8) } // ETH_FLAG_RXVLAN
 // LRO reports whether the interface puts received segments together (large receive offload).
 func (i *Interface) LRO() bool { return i.flag(15) } // ETH_FLAG_LRO
 
-// local are the kernel drivers whose received frames may never have been on a wire: their sender, a kernel or a hypervisor's
-// guest on this machine, may leave the UDP checksum to a device that does not exist (linux/skbuff.h, CHECKSUM_PARTIAL).
+// local are the kernel drivers whose received frames may never have been on a wire: their sender, a kernel or a
+// hypervisor's guest on this machine, may leave the UDP checksum to a device that does not exist (linux/skbuff.h,
+// CHECKSUM_PARTIAL).
 //
 //	veth, netkit            another network namespace, a container
 //	bridge, macvlan, ipvlan whatever local interface is below or beside it
@@ -199,8 +203,8 @@ var local = []string{"veth", "netkit", "bridge", "macvlan", "ipvlan", "tun", "vi
 // Local reports whether frames can come from a kernel on this machine, with checksums that were left to a device.
 func (i *Interface) Local() bool { return slices.Contains(local, i.Driver) }
 
-// BusyPolls reports whether the administrator deferred the interface's interrupts, so that an application's busy polling
-// takes their place (Documentation/networking/napi.rst).
+// BusyPolls reports whether the administrator deferred the interface's interrupts, so that an application's busy
+// polling takes their place (Documentation/networking/napi.rst).
 func (i *Interface) BusyPolls() bool {
 	for _, f := range []string{"napi_defer_hard_irqs", "gro_flush_timeout"} {
 		b, err := os.ReadFile("/sys/class/net/" + i.Name + "/" + f)

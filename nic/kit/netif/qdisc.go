@@ -12,10 +12,10 @@ import (
 // plainQueues are queueing disciplines that neither delay nor drop a frame while the interface keeps up.
 var plainQueues = []string{"noqueue", "pfifo_fast", "mq", "fq_codel", "fq"}
 
-// TrafficControl describes what was configured with tc on an interface of the calling thread's network namespace, and that
-// frames sent without the queueing discipline, or received by a packet socket or AF_XDP, do not meet: queueing disciplines
-// other than the default ones, with those below them, and filters on egress; and filters on ingress. Each is "" for none.
-// Programs that are attached as BPF links (tcx), and netfilter's hooks, are not seen.
+// TrafficControl describes what was configured with tc on an interface of the calling thread's network namespace, and
+// that frames sent without the queueing discipline, or received by a packet socket or AF_XDP, do not meet: queueing
+// disciplines other than the default ones, with those below them, and filters on egress; and filters on ingress. Each
+// is "" for none. Programs that are attached as BPF links (tcx), and netfilter's hooks, are not seen.
 func TrafficControl(name string) (egress, ingress string, err error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {

@@ -40,9 +40,10 @@ type Watch struct {
 
 // Following is what a responder wants from a Watch.
 type Following struct {
-	DownLimit time.Duration  // nic.Options.DownLimit
-	MTU       int            // longer packets than this are lost; 0 means that they are not
-	OwnMAC    bool           // the interface's MAC is the responder's: MACChanged delivers it, and Followed ends the wait
+	DownLimit time.Duration // nic.Options.DownLimit
+	MTU       int           // longer packets than this are lost; 0 means that they are not
+	// the interface's MAC is the responder's: MACChanged delivers it, and Followed ends the wait
+	OwnMAC    bool
 	Addresses []netip.Prefix // that the kernel must not own, because both would answer
 	Log       *slog.Logger
 }
@@ -64,7 +65,8 @@ func (i *Interface) Watch(o Following) (*Watch, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Watch{i: i, file: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{}), o: o, mac: make(chan [6]byte, 1), last: i.MAC,
+	w := &Watch{i: i, file: os.NewFile(uintptr(fd), "netlink"), done: make(chan struct{}), o: o,
+		mac: make(chan [6]byte, 1), last: i.MAC,
 		impaired: map[string]string{}}
 	w.readState() // for changes between Lookup and here
 	go w.follow()
@@ -129,7 +131,8 @@ func (w *Watch) impair(reason, what, fix string) {
 	switch old, was := w.impaired[reason]; {
 	case what == "" && was:
 		delete(w.impaired, reason)
-		w.o.Log.Log(context.Background(), nic.Notice, "requests are answered again", "interface", w.i.Name, "reason", reason)
+		w.o.Log.Log(context.Background(), nic.Notice, "requests are answered again", "interface", w.i.Name, "reason",
+			reason)
 	case what != "" && what != old:
 		w.impaired[reason] = what
 		w.o.Log.Warn(what, "interface", w.i.Name, "reason", reason, "fix", fix)
@@ -182,7 +185,8 @@ func (w *Watch) readState() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		w.fail(fmt.Errorf("interface %s: %w: it was removed, or moved to another network namespace", w.i.Name, nic.ErrGone))
+		w.fail(fmt.Errorf("interface %s: %w: it was removed, or moved to another network namespace", w.i.Name,
+			nic.ErrGone))
 		return
 	}
 	a := l.Attrs()
@@ -190,13 +194,16 @@ func (w *Watch) readState() {
 	if w.o.MTU > 0 {
 		what := ""
 		if a.MTU > w.o.MTU {
-			what = fmt.Sprintf("the interface's MTU is %d now, and packets of more than %d bytes are lost", a.MTU, w.o.MTU)
+			what = fmt.Sprintf("the interface's MTU is %d now, and packets of more than %d bytes are lost", a.MTU,
+				w.o.MTU)
 		}
 		w.impair("mtu", what, "start the responder again, or set the MTU back")
 	}
 	if mac := [6]byte(append(a.HardwareAddr, make([]byte, 6)...)); w.o.OwnMAC && mac != w.last {
 		w.last = mac
-		w.impair("mac", fmt.Sprintf("the interface's MAC has changed to %v: requests to it are lost until the responder has it, too", net.HardwareAddr(mac[:])),
+		w.impair("mac", fmt.Sprintf(
+			"the interface's MAC has changed to %v: requests to it are lost until the responder has it, too",
+			net.HardwareAddr(mac[:])),
 			"none, or start the responder again if this lasts")
 		select {
 		case <-w.mac: // only the last one matters
@@ -218,7 +225,11 @@ func (w *Watch) compareAddresses() {
 	}
 	what := ""
 	for _, p := range w.o.Addresses {
-		if slices.ContainsFunc(owned, func(a netlink.Addr) bool { ip, ok := netip.AddrFromSlice(a.IP); return ok && ip.Unmap() == p.Addr() }) {
+		if slices.ContainsFunc(owned, func(a netlink.Addr) bool {
+			ip, ok := netip.AddrFromSlice(a.IP)
+			return ok &&
+				ip.Unmap() == p.Addr()
+		}) {
 			what = fmt.Sprintf("the kernel owns %v now, and answers too: every request gets two replies", p.Addr())
 		}
 	}
@@ -231,10 +242,12 @@ func (w *Watch) upOrDown(up bool) {
 		w.fail(fmt.Errorf("interface %s: %w: it was set down while in use", w.i.Name, nic.ErrDown))
 	case !up && w.downAt.IsZero():
 		w.downAt = time.Now()
-		w.impair("down", fmt.Sprintf("the interface is down: no request arrives; waiting %v for it", w.o.DownLimit), "ip link set "+w.i.Name+" up")
+		w.impair("down", fmt.Sprintf("the interface is down: no request arrives; waiting %v for it", w.o.DownLimit),
+			"ip link set "+w.i.Name+" up")
 		w.expired = time.AfterFunc(w.o.DownLimit, w.expire)
 	case up && !w.downAt.IsZero():
-		w.o.Log.Log(context.Background(), nic.Notice, "the interface is up again", "interface", w.i.Name, "down", time.Since(w.downAt).Round(time.Millisecond))
+		w.o.Log.Log(context.Background(), nic.Notice, "the interface is up again", "interface", w.i.Name, "down",
+			time.Since(w.downAt).Round(time.Millisecond))
 		w.downAt = time.Time{}
 		w.expired.Stop()
 		w.impair("down", "", "")

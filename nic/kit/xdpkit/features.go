@@ -97,7 +97,8 @@ func (f Features) String() string {
 		return "unknown"
 	}
 	var s []string
-	for i, name := range []string{"basic", "redirect", "ndo-xmit", "xsk-zerocopy", "hw-offload", "rx-sg", "ndo-xmit-sg"} {
+	for i, name := range []string{"basic", "redirect", "ndo-xmit", "xsk-zerocopy", "hw-offload", "rx-sg",
+		"ndo-xmit-sg"} {
 		if f.XDP>>i&1 != 0 {
 			s = append(s, name)
 		}
@@ -118,12 +119,14 @@ func (f Features) String() string {
 func (f Features) Missing(i *netif.Interface) string {
 	var s []string
 	if f.Known && f.XDP&Basic == 0 && len(s) == 0 {
-		s = append(s, fmt.Sprintf("driver %s reports that it does not support XDP in its current configuration", i.Driver))
+		s = append(s, fmt.Sprintf("driver %s reports that it does not support XDP in its current configuration",
+			i.Driver))
 	}
 	if used, most := i.Channels(); most > 0 && used > most/2 {
 		switch i.Driver {
 		case "ena", "virtio_net", "mlx4_en": // its own send queue for each channel, or for each CPU
-			s = append(s, fmt.Sprintf("%s needs send queues for XDP, and %d of its %d channels are in use (ethtool -L %s combined %d)",
+			s = append(s, fmt.Sprintf(
+				"%s needs send queues for XDP, and %d of its %d channels are in use (ethtool -L %s combined %d)",
 				i.Driver, used, most, i.Name, max(1, most/2)))
 		}
 	}
@@ -131,7 +134,9 @@ func (f Features) Missing(i *netif.Interface) string {
 		s = append(s, fmt.Sprintf("large receive offload is on (ethtool -K %s lro off)", i.Name))
 	}
 	if i.MTU > 1500 && f.Known && f.XDP&Frags == 0 {
-		s = append(s, fmt.Sprintf("MTU %d may exceed one receive buffer of %s, which passes only one to XDP (ip link set %s mtu 1500)", i.MTU, i.Driver, i.Name))
+		s = append(s, fmt.Sprintf(
+			"MTU %d may exceed one receive buffer of %s, which passes only one to XDP (ip link set %s mtu 1500)", i.MTU,
+			i.Driver, i.Name))
 	}
 	return strings.Join(s, "; ")
 }

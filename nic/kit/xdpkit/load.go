@@ -95,8 +95,8 @@ func (t *Types) Load(spec *ebpf.CollectionSpec, name string, replace map[string]
 	return &Program{c.DetachProgram(name), c.Variables["our_mac"]}, nil
 }
 
-// Types are the kernel's types and functions (BTF). They are read once, when first needed, which takes some tens of milliseconds and some
-// megabytes.
+// Types are the kernel's types and functions (BTF). They are read once, when first needed, which takes some tens of
+// milliseconds and some megabytes.
 type Types struct{ cache btf.Cache }
 
 // Known reports whether the kernel has a function that programs may call.
@@ -114,8 +114,8 @@ func refusedForGood(err error) bool {
 	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST)
 }
 
-// LiftMemlock removes the limit of locked memory, against which Linux before 5.11 counts programs and maps. Where this process may not,
-// bpf(2) returns EPERM later.
+// LiftMemlock removes the limit of locked memory, against which Linux before 5.11 counts programs and maps. Where this
+// process may not, bpf(2) returns EPERM later.
 func LiftMemlock() {
 	unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 }

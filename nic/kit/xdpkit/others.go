@@ -46,7 +46,8 @@ func Free(i *netif.Interface) error {
 	if name != "" {
 		name = fmt.Sprintf(" (%s)", name)
 	}
-	return fmt.Errorf("interface %s: %w: XDP program %d%s is attached and stays; %s", i.Name, nic.ErrBusy, i.XDP, name, how)
+	return fmt.Errorf("interface %s: %w: XDP program %d%s is attached and stays; %s", i.Name, nic.ErrBusy, i.XDP, name,
+		how)
 }
 
 // ours reports whether a program of that name is Rebound's.
@@ -67,7 +68,8 @@ func holder(i *netif.Interface) (linked bool, pin string) {
 			continue
 		}
 		for _, e := range entries {
-			if l, err := link.LoadPinnedLink(PinRoot+"/"+e.Name()+"/"+PinLink, &ebpf.LoadPinOptions{ReadOnly: false}); err == nil {
+			if l, err := link.LoadPinnedLink(PinRoot+"/"+e.Name()+"/"+PinLink,
+				&ebpf.LoadPinOptions{ReadOnly: false}); err == nil {
 				if pinned, err := l.Info(); err == nil && pinned.ID == info.ID {
 					pin = e.Name()
 				}

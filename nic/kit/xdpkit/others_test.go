@@ -84,7 +84,8 @@ func TestAskFeatures(t *testing.T) {
 		}
 		defer i.Close()
 		for range 20 { // the request's reserved bytes were undefined once
-			if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.Basic) || f.Has(xdpkit.ZeroCopy) || !f.Tells(xdpkit.VLANTag) || f.Missing(i) != "" {
+			if f := xdpkit.AskFeatures(i.Index); !f.Has(xdpkit.Basic) || f.Has(xdpkit.ZeroCopy) ||
+				!f.Tells(xdpkit.VLANTag) || f.Missing(i) != "" {
 				t.Errorf("veth: %v, missing %q", f, f.Missing(i))
 				return
 			}

@@ -63,8 +63,10 @@ func openDebian(dir string) (*debian, error) {
 		return nil, err
 	}
 	d := &debian{dir: dir}
-	for _, o := range []string{"APT::Architecture=amd64", "Dir::Etc::sourcelist=" + sources, "Dir::Etc::sourceparts=/dev/null", "Dir::State=" + dir,
-		"Dir::State::lists=" + filepath.Join(dir, "lists"), "Dir::State::status=" + status, "Dir::Cache=" + filepath.Join(dir, "cache"),
+	for _, o := range []string{"APT::Architecture=amd64", "Dir::Etc::sourcelist=" + sources,
+		"Dir::Etc::sourceparts=/dev/null", "Dir::State=" + dir,
+		"Dir::State::lists=" + filepath.Join(dir, "lists"), "Dir::State::status=" + status,
+		"Dir::Cache=" + filepath.Join(dir, "cache"),
 		"APT::Sandbox::User=" + strings.TrimSpace(string(user)), "Acquire::Retries=3"} {
 		d.args = append(d.args, "-o", o)
 	}
@@ -115,7 +117,8 @@ func (d *debian) fetch(name string) (p pkg, err error) {
 			p.arch = value
 		}
 	}
-	p.file = filepath.Join(d.dir, "packages", fmt.Sprintf("%s_%s_%s.deb", name, strings.ReplaceAll(p.version, ":", "%3a"), p.arch))
+	p.file = filepath.Join(d.dir, "packages", fmt.Sprintf("%s_%s_%s.deb", name,
+		strings.ReplaceAll(p.version, ":", "%3a"), p.arch))
 	if _, err := os.Stat(p.file); err == nil {
 		return p, nil
 	}

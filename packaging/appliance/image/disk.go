@@ -54,11 +54,14 @@ func writeDisk(name string, at time.Time, files []diskFile) (err error) {
 			err = e
 		}
 	}()
-	if err := d.Partition(&gpt.Table{LogicalSectorSize: sector, PhysicalSectorSize: sector, ProtectiveMBR: true, GUID: diskGUID,
-		Partitions: []*gpt.Partition{{Index: 1, Start: first, End: last, Type: gpt.EFISystemPartition, Name: label, GUID: partitionGUID}}}); err != nil {
+	if err := d.Partition(&gpt.Table{LogicalSectorSize: sector, PhysicalSectorSize: sector, ProtectiveMBR: true,
+		GUID: diskGUID,
+		Partitions: []*gpt.Partition{{Index: 1, Start: first, End: last, Type: gpt.EFISystemPartition, Name: label,
+			GUID: partitionGUID}}}); err != nil {
 		return fmt.Errorf("%s: partition table: %w", name, err)
 	}
-	fs, err := d.CreateFilesystem(disk.FilesystemSpec{Partition: 1, FSType: filesystem.TypeFat32, VolumeLabel: label, Reproducible: true})
+	fs, err := d.CreateFilesystem(disk.FilesystemSpec{Partition: 1, FSType: filesystem.TypeFat32, VolumeLabel: label,
+		Reproducible: true})
 	if err != nil {
 		return fmt.Errorf("%s: file system: %w", name, err)
 	}
@@ -74,8 +77,8 @@ func writeDisk(name string, at time.Time, files []diskFile) (err error) {
 }
 
 // repairParents corrects what the library (1.9.4) writes and fsck.fat reports: the entry ".." of a folder in the root
-// directory has to name cluster 0 (Microsoft's "FAT32 File System Specification", on directories), and the number of free
-// clusters is unknown.
+// directory has to name cluster 0 (Microsoft's "FAT32 File System Specification", on directories), and the number of
+// free clusters is unknown.
 func repairParents(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// wanted are the kernel's modules in the image, without those that they depend on. Drivers that do nothing without a firmware
-// file (bnx2, bnx2x, qede) are left out, because no firmware is included.
+// wanted are the kernel's modules in the image, without those that they depend on. Drivers that do nothing without a
+// firmware file (bnx2, bnx2x, qede) are left out, because no firmware is included.
 const wanted = `
 	vfio-pci vfio_iommu_type1 mlx5_ib mlx4_ib ib_uverbs
 	e1000 e1000e igb igc ixgbe ixgbevf i40e iavf ice r8169 tg3 bnxt_en mlx5_core mlx4_core mlx4_en ena gve virtio_net
@@ -71,7 +71,8 @@ func (o *options) initramfs(kernel pkg, release, program string) (vmlinuz, archi
 	if err != nil {
 		return nil, nil, err
 	}
-	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.StaticFile("init", string(self), 0o755),
+	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1),
+		cpio.StaticFile("init", string(self), 0o755),
 		cpio.Directory("lib", 0o755), cpio.Directory("lib/modules", 0o755)}
 	var needs, aliases strings.Builder
 	for _, m := range modules {
@@ -81,7 +82,8 @@ func (o *options) initramfs(kernel pkg, release, program string) (vmlinuz, archi
 			fmt.Fprintln(&aliases, a, m.name)
 		}
 	}
-	records = append(records, cpio.StaticFile("lib/modules/needs", needs.String(), 0o644), cpio.StaticFile("lib/modules/aliases", aliases.String(), 0o644))
+	records = append(records, cpio.StaticFile("lib/modules/needs", needs.String(), 0o644),
+		cpio.StaticFile("lib/modules/aliases", aliases.String(), 0o644))
 	cpio.MakeAllReproducible(records)
 	var plain bytes.Buffer
 	w := cpio.Newc.Writer(&plain)
@@ -92,7 +94,8 @@ func (o *options) initramfs(kernel pkg, release, program string) (vmlinuz, archi
 		return nil, nil, err
 	}
 	// One thread: the result must not depend on the number of CPUs.
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(32<<20))
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(32<<20))
 	if err != nil {
 		return nil, nil, err
 	}

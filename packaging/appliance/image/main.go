@@ -24,7 +24,8 @@ func main() {
 	flag.StringVar(&o.root, "root", "../..", "the repository's `FOLDER`")
 	flag.StringVar(&o.out, "out", "../../out/image", "`FOLDER` for the image")
 	flag.StringVar(&o.cache, "cache", "../../.cache/appliance", "`FOLDER` for the Debian packages")
-	fetch := flag.String("fetch", "", "only download these Debian `PACKAGES` (comma-separated) into the cache, and print their paths")
+	fetch := flag.String("fetch", "",
+		"only download these Debian `PACKAGES` (comma-separated) into the cache, and print their paths")
 	flag.StringVar(&o.extra, "append", "", "more `WORDS` for the kernel's command line")
 	flag.StringVar(&o.version, "version", "", "`VERSION` instead of the commit's, for tests of upgrades")
 	flag.Parse()
@@ -101,7 +102,8 @@ func (o *options) build() error {
 		return err
 	}
 	release := strings.TrimPrefix(image.name, "linux-image-")
-	efi, err := boot.read("/usr/lib/systemd/boot/efi/linuxx64.efi.stub", "/usr/lib/systemd/boot/efi/systemd-bootx64.efi")
+	efi, err := boot.read("/usr/lib/systemd/boot/efi/linuxx64.efi.stub",
+		"/usr/lib/systemd/boot/efi/systemd-bootx64.efi")
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,8 @@ func (o *options) build() error {
 	osrel := fmt.Sprintf("ID=rebound\nNAME=Rebound\nPRETTY_NAME=\"Rebound %s\"\nVERSION_ID=%q\n", v.version, v.version)
 	line := strings.Join(append(commandLine(), strings.Fields(o.extra)...), " ")
 	unified, err := unify(efi[0], []section{
-		{".osrel", []byte(osrel)}, {".cmdline", []byte(line)}, {".uname", []byte(release)}, {".initrd", initrd}, {".linux", vmlinuz}})
+		{".osrel", []byte(osrel)}, {".cmdline", []byte(line)}, {".uname", []byte(release)}, {".initrd", initrd},
+		{".linux", vmlinuz}})
 	if err != nil {
 		return err
 	}
@@ -141,7 +144,8 @@ func (o *options) build() error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{"rebound.efi": unified, "rebound.toml": config, "rebound.ipxe": []byte(script(line)), "rebound.cdx.json": bom}
+	files := map[string][]byte{"rebound.efi": unified, "rebound.toml": config, "rebound.ipxe": []byte(script(line)),
+		"rebound.cdx.json": bom}
 	for name, body := range files {
 		if err := os.WriteFile(filepath.Join(o.out, name), body, 0o644); err != nil {
 			return err
@@ -181,7 +185,8 @@ type stamp struct {
 	time    time.Time
 }
 
-// stamp returns the commit's version and time, which the linker recorded in the program. Two builds of one commit have the same.
+// stamp returns the commit's version and time, which the linker recorded in the program. Two builds of one commit have
+// the same.
 func (o *options) stamp(program string) (s stamp, err error) {
 	b, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -199,7 +204,8 @@ func (o *options) stamp(program string) (s stamp, err error) {
 		}
 	}
 	if err == nil && s.time.IsZero() {
-		err = fmt.Errorf("%s has no revision: build the image in a clone of the repository, with git installed", program)
+		err = fmt.Errorf("%s has no revision: build the image in a clone of the repository, with git installed",
+			program)
 	}
 	return s, err
 }

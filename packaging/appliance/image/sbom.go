@@ -26,8 +26,9 @@ func components(program string, v stamp, packages []pkg) ([]byte, error) {
 		}
 		sum := sha256.Sum256(body)
 		purl := "pkg:deb/debian/" + p.name + "@" + p.version + "?arch=" + p.arch + "&distro=" + suite
-		all = append(all, cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeOS, Name: p.name, Version: p.version, PackageURL: purl,
-			Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}}})
+		all = append(all, cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeOS, Name: p.name, Version: p.version,
+			PackageURL: purl,
+			Hashes:     &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}}})
 	}
 	for _, d := range b.Deps {
 		version := d.Version
@@ -35,11 +36,13 @@ func components(program string, v stamp, packages []pkg) ([]byte, error) {
 			version = "v" + v.version // the product, which is this repository
 		}
 		purl := "pkg:golang/" + d.Path + "@" + version
-		all = append(all, cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: d.Path, Version: version, PackageURL: purl})
+		all = append(all, cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: d.Path, Version: version,
+			PackageURL: purl})
 	}
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{Component: &cdx.Component{BOMRef: "rebound-appliance", Type: cdx.ComponentTypeFirmware,
-		Name: "rebound-appliance", Version: v.version, Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}}}
+		Name: "rebound-appliance", Version: v.version, Licenses: &cdx.Licenses{
+			{License: &cdx.License{ID: "Apache-2.0"}}}}}
 	bom.Components = &all
 	var out bytes.Buffer
 	err = cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)

@@ -13,8 +13,8 @@ type section struct {
 	body []byte
 }
 
-// unify appends sections to the stub, which is a PE file (Microsoft's "PE Format"): a unified kernel image. Their headers
-// go into the free space that the stub has behind its own.
+// unify appends sections to the stub, which is a PE file (Microsoft's "PE Format"): a unified kernel image. Their
+// headers go into the free space that the stub has behind its own.
 func unify(stub []byte, add []section) ([]byte, error) {
 	f, err := pe.NewFile(bytes.NewReader(stub))
 	if err != nil {
@@ -34,7 +34,8 @@ func unify(stub []byte, add []section) ([]byte, error) {
 	header := optional + int(f.FileHeader.SizeOfOptionalHeader) + headerSize*len(f.Sections)
 	end := header + headerSize*len(add)
 	if end > int(opt.SizeOfHeaders) {
-		return nil, fmt.Errorf("EFI stub: room for %d more section headers, %d needed", (int(opt.SizeOfHeaders)-header)/headerSize, len(add))
+		return nil, fmt.Errorf("EFI stub: room for %d more section headers, %d needed",
+			(int(opt.SizeOfHeaders)-header)/headerSize, len(add))
 	}
 	align := func(n, to uint32) uint32 { return (n + to - 1) / to * to }
 	address, initialized := uint32(0), opt.SizeOfInitializedData
@@ -47,8 +48,9 @@ func unify(stub []byte, add []section) ([]byte, error) {
 		offset, size := align(uint32(len(out)), opt.FileAlignment), align(uint32(len(s.body)), opt.FileAlignment)
 		out = append(out, make([]byte, int(offset)-len(out))...)
 		out = append(append(out, s.body...), make([]byte, int(size)-len(s.body))...)
-		h := pe.SectionHeader32{VirtualSize: uint32(len(s.body)), VirtualAddress: address, SizeOfRawData: size, PointerToRawData: offset,
-			Characteristics: flags}
+		h := pe.SectionHeader32{VirtualSize: uint32(len(s.body)), VirtualAddress: address, SizeOfRawData: size,
+			PointerToRawData: offset,
+			Characteristics:  flags}
 		copy(h.Name[:], s.name)
 		if _, err := binary.Encode(out[header+i*headerSize:], binary.LittleEndian, h); err != nil {
 			return nil, err

@@ -19,7 +19,8 @@ func stub(t *testing.T, headers uint32) []byte {
 	b = append(b, "PE\x00\x00"...)
 	add := func(v any) { b = must.Get(binary.Append(b, binary.LittleEndian, v))(t) }
 	add(pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: 1, SizeOfOptionalHeader: 240})
-	add(pe.OptionalHeader64{Magic: 0x20b, SectionAlignment: 0x1000, FileAlignment: 0x200, SizeOfHeaders: headers, SizeOfImage: 0x2000, NumberOfRvaAndSizes: 16})
+	add(pe.OptionalHeader64{Magic: 0x20b, SectionAlignment: 0x1000, FileAlignment: 0x200, SizeOfHeaders: headers,
+		SizeOfImage: 0x2000, NumberOfRvaAndSizes: 16})
 	s := pe.SectionHeader32{VirtualSize: 5, VirtualAddress: 0x1000, SizeOfRawData: 0x200, PointerToRawData: headers}
 	copy(s.Name[:], ".text")
 	add(s)
@@ -29,7 +30,8 @@ func stub(t *testing.T, headers uint32) []byte {
 
 // A PE reader finds the sections, aligned, one behind the other, and the size of all of them.
 func TestUnify(t *testing.T) {
-	add := []section{{".osrel", []byte("ID=x")}, {".initrd", bytes.Repeat([]byte{7}, 5000)}, {".linux", bytes.Repeat([]byte{8}, 700)}}
+	add := []section{{".osrel", []byte("ID=x")}, {".initrd", bytes.Repeat([]byte{7}, 5000)},
+		{".linux", bytes.Repeat([]byte{8}, 700)}}
 	out := must.Get(unify(stub(t, 0x400), add))(t)
 	f := must.Get(pe.NewFile(bytes.NewReader(out)))(t)
 	if len(f.Sections) != 4 {
@@ -44,7 +46,8 @@ func TestUnify(t *testing.T) {
 		if i == 0 {
 			continue
 		}
-		if body := must.Get(s.Data())(t); s.Name != add[i-1].name || !bytes.HasPrefix(body, add[i-1].body) || s.VirtualSize != uint32(len(add[i-1].body)) {
+		if body := must.Get(s.Data())(t); s.Name != add[i-1].name || !bytes.HasPrefix(body, add[i-1].body) ||
+			s.VirtualSize != uint32(len(add[i-1].body)) {
 			t.Errorf("%s: %d bytes", s.Name, s.VirtualSize)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// notifications are what a program sends to its service manager (sd_notify(3)). silent is closed when it has sent no WATCHDOG=1 for
-// longer than silence.
+// notifications are what a program sends to its service manager (sd_notify(3)). silent is closed when it has sent no
+// WATCHDOG=1 for longer than silence.
 type notifications struct {
 	*net.UnixConn
 	name   string

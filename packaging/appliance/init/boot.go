@@ -34,7 +34,8 @@ type appliance struct {
 
 // boot is the first process. It never returns.
 func boot() {
-	a := &appliance{children: children{ours: map[int]bool{}}, texts: make(chan string, 1), network: network{changed: make(chan struct{}, 1)}}
+	a := &appliance{children: children{ours: map[int]bool{}}, texts: make(chan string, 1),
+		network: network{changed: make(chan struct{}, 1)}}
 	err := prepare()
 	a.console = openConsole()
 	said := ""
@@ -48,14 +49,16 @@ func boot() {
 	release := release()
 	built, _ := process.BuildStamp()
 	a.shown.set(func(s *status) {
-		*s = status{Name: "rebound", Version: built, Kernel: release, Started: time.Now(), State: "starting", Stick: "not found", Watchdog: "not open yet",
+		*s = status{Name: "rebound", Version: built, Kernel: release, Started: time.Now(), State: "starting",
+			Stick: "not found", Watchdog: "not open yet",
 			Configuration: "none yet", Clock: "not synchronized", Missing: missing(kernelLine())}
 	})
 	a.complain(err)
 	go a.children.reap()
 	mods, err := readModules()
 	if err == nil {
-		err = errors.Join(mods.load("vfio_pci", "vfio_iommu_type1", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8", "button", "evdev", "efivarfs", "sd_mod",
+		err = errors.Join(mods.load("vfio_pci", "vfio_iommu_type1", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1",
+			"nls_utf8", "button", "evdev", "efivarfs", "sd_mod",
 			"usb_storage", "uas", "ib_uverbs", "8021q"), mods.loadForDevices())
 	}
 	a.complain(err)
@@ -106,7 +109,8 @@ func release() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// missing returns the words that matter for latency and that are not on the kernel's command line, as when a boot loader replaced it.
+// missing returns the words that matter for latency and that are not on the kernel's command line, as when a boot
+// loader replaced it.
 func missing(line string) (out []string) {
 	for _, name := range []string{"isolcpus", "nohz_full", "rcu_nocbs", "panic"} {
 		if !slices.ContainsFunc(strings.Fields(line), func(w string) bool { return strings.HasPrefix(w, name+"=") }) {
@@ -203,12 +207,13 @@ func (a *appliance) one(ctx context.Context, text string, known bool) (next stri
 	}
 	part(func() { a.network.serve(ctx, c, without) })
 	part(func() {
-		keepClock(ctx, c, func() []string { _, _, servers := a.network.get(); return servers }, func(text string, worthSaying bool) {
-			a.shown.set(func(s *status) { s.Clock = text })
-			if worthSaying {
-				a.console.say("clock: %s", text)
-			}
-		})
+		keepClock(ctx, c, func() []string { _, _, servers := a.network.get(); return servers },
+			func(text string, worthSaying bool) {
+				a.shown.set(func(s *status) { s.Clock = text })
+				if worthSaying {
+					a.console.say("clock: %s", text)
+				}
+			})
 	})
 	if text := a.watchdog.open(c.watchdog); text != "" {
 		a.shown.set(func(s *status) { s.Watchdog = text })
@@ -328,7 +333,8 @@ func (a *appliance) put(text string) {
 	a.texts <- text
 }
 
-// fetch gets the configuration from the URL, and again every few seconds while it is missing or wrong, otherwise every minute.
+// fetch gets the configuration from the URL, and again every few seconds while it is missing or wrong, otherwise every
+// minute.
 func (a *appliance) fetch(ctx context.Context, text string, known bool) {
 	for {
 		got, err := download(ctx, a.url)
@@ -369,7 +375,8 @@ func (a *appliance) questions(ctx context.Context, before string, answers chan<-
 		for i, f := range all {
 			fmt.Fprintf(&list, "  %d  %s\n", i+1, describe(f))
 		}
-		a.console.ask(fmt.Sprintf("\nNo address to answer for is configured. Nothing is answered. Supported cards:\n%s\nNumber of the card, or name of an interface: ", list.String()))
+		a.console.ask(fmt.Sprintf(
+			"\nNo address to answer for is configured. Nothing is answered. Supported cards:\n%s\nNumber of the card, or name of an interface: ", list.String()))
 		device := a.answer(ctx)
 		if n, err := strconv.Atoi(device); err == nil && n >= 1 && n <= len(all) {
 			device = all[n-1].Address
@@ -381,7 +388,8 @@ func (a *appliance) questions(ctx context.Context, before string, answers chan<-
 		a.console.ask("Address to answer for, with the length of its subnet (10.0.0.2/24): ")
 		address := a.answer(ctx)
 		text := fill(before, device, address)
-		a.console.ask(fmt.Sprintf("Answer for %s on %s. Write this to %s on the stick? (yes, no, or cancel): ", address, device, fileName))
+		a.console.ask(fmt.Sprintf("Answer for %s on %s. Write this to %s on the stick? (yes, no, or cancel): ", address,
+			device, fileName))
 		switch a.answer(ctx) {
 		case "yes", "y":
 			if err := a.stick.write(fileName, []byte(text)); err != nil {

@@ -27,7 +27,8 @@ const (
 	pllConstant   = 4                      // of the kernel's loop, for this interval
 )
 
-// keepClock sets the clock until ctx ends. It reports each comparison; worth saying are steps, and another source or problem.
+// keepClock sets the clock until ctx ends. It reports each comparison; worth saying are steps, and another source or
+// problem.
 func keepClock(ctx context.Context, c *config, servers func() []string, report func(text string, worthSaying bool)) {
 	if c.clock == "none" {
 		report("not synchronized: appliance.clock is \"none\"", false)
@@ -40,7 +41,8 @@ func keepClock(ctx context.Context, c *config, servers func() []string, report f
 			stepped, err = discipline(s)
 		}
 		topic, wait := c.clock, clockInterval
-		text := fmt.Sprintf("%s, offset %v, error at most %v", s.from, s.offset.Round(time.Microsecond), s.err.Round(time.Microsecond))
+		text := fmt.Sprintf("%s, offset %v, error at most %v", s.from, s.offset.Round(time.Microsecond),
+			s.err.Round(time.Microsecond))
 		if stepped {
 			text += ", stepped"
 		}
@@ -97,7 +99,8 @@ func measure(c *config, servers []string) (s sample, err error) {
 	return s, nil
 }
 
-// hardwareClock compares with a PTP hardware clock that holds UTC: the best of some readings, each between two of this machine's clock.
+// hardwareClock compares with a PTP hardware clock that holds UTC: the best of some readings, each between two of this
+// machine's clock.
 func hardwareClock(device string) (s sample, err error) {
 	f, err := os.Open(device)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +128,8 @@ func hardwareClock(device string) (s sample, err error) {
 	return s, nil
 }
 
-// hardwareClocks says which PTP hardware clocks there are, with the names that their drivers give them: most often a MAC address.
+// hardwareClocks says which PTP hardware clocks there are, with the names that their drivers give them: most often a
+// MAC address.
 func hardwareClocks(sys string) string {
 	files, _ := filepath.Glob(sys + "/class/ptp/ptp*/clock_name")
 	var all []string
@@ -149,11 +153,14 @@ func discipline(s sample) (stepped bool, err error) {
 		s.offset, stepped = 0, true
 	}
 	const (
-		adjOffset, adjMaxError, adjEstError, adjStatus, adjTimeConst, adjNano = 0x1, 0x4, 0x8, 0x10, 0x20, 0x2000 // linux/timex.h
+		// linux/timex.h
+		adjOffset, adjMaxError, adjEstError, adjStatus, adjTimeConst, adjNano = 0x1, 0x4, 0x8, 0x10, 0x20, 0x2000
 		staPLL                                                                = 0x1
 	)
-	t := unix.Timex{Modes: adjOffset | adjMaxError | adjEstError | adjStatus | adjTimeConst | adjNano, Offset: s.offset.Nanoseconds(),
-		Maxerror: max(1, (s.err + s.offset.Abs()).Microseconds()), Esterror: max(1, s.err.Microseconds()), Status: staPLL, Constant: pllConstant}
+	t := unix.Timex{Modes: adjOffset | adjMaxError | adjEstError | adjStatus | adjTimeConst | adjNano,
+		Offset:   s.offset.Nanoseconds(),
+		Maxerror: max(1, (s.err + s.offset.Abs()).Microseconds()), Esterror: max(1, s.err.Microseconds()),
+		Status: staPLL, Constant: pllConstant}
 	if _, err := unix.Adjtimex(&t); err != nil {
 		return stepped, fmt.Errorf("adjtimex: %w", err)
 	}

@@ -19,7 +19,8 @@ func TestHardwareClocks(t *testing.T) {
 		must.OK(t, os.MkdirAll(dir, 0o755))
 		must.OK(t, os.WriteFile(filepath.Join(dir, "clock_name"), []byte(clock+"\n"), 0o644))
 	}
-	if text := hardwareClocks(sys); text != "this machine has /dev/ptp0, 52:54:00:12:34:57; /dev/ptp1, KVM virtual PTP" {
+	if text := hardwareClocks(
+		sys); text != "this machine has /dev/ptp0, 52:54:00:12:34:57; /dev/ptp1, KVM virtual PTP" {
 		t.Errorf("%q", text)
 	}
 }

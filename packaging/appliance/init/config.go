@@ -73,9 +73,11 @@ func newSettings() *settings {
 			}
 			return p, nil
 		}, "The management interface's address with the length of its subnet, or \"dhcp\"."),
-		setting.Parsed("appliance.gateway", &s.gateway, "", parseOptional, "The router of a static address; empty for none."),
+		setting.Parsed("appliance.gateway", &s.gateway, "", parseOptional,
+			"The router of a static address; empty for none."),
 		setting.Strings("appliance.dns", &s.dns, netip.ParseAddr, "DNS servers. Empty: those that DHCP names."),
-		setting.Range("appliance.port", &s.port, 1, 65535, 9469, "", "The TCP port of the pages (status, metrics, reports) on the management interface. No other port is open."),
+		setting.Range("appliance.port", &s.port, 1, 65535, 9469, "",
+			"The TCP port of the pages (status, metrics, reports) on the management interface. No other port is open."),
 		setting.String("appliance.clock", &s.clock, "ntp", func(text string) error {
 			if text != "ntp" && text != "none" && !regexp.MustCompile(`^/dev/ptp[0-9]+$`).MatchString(text) {
 				return fmt.Errorf("%q is none of \"ntp\", \"none\" and a hardware clock such as \"/dev/ptp0\"", text)
@@ -83,8 +85,10 @@ func newSettings() *settings {
 			return nil
 		}, "What sets this machine's clock: \"ntp\", a PTP hardware clock that holds UTC, such as that of a hypervisor (\"/dev/ptp0\"), or \"none\". "+
 			"STAMP replies carry the resulting error."),
-		setting.Strings("appliance.ntp", &s.ntp, func(text string) (string, error) { return text, nil }, "NTP servers. Empty: those that DHCP names."),
-		setting.Range("appliance.huge_pages", &s.hugePages, 0, 1<<16, 64, "none", "Huge pages of 2 MiB, reserved at the NUMA node of the card."),
+		setting.Strings("appliance.ntp", &s.ntp, func(text string) (string, error) { return text, nil },
+			"NTP servers. Empty: those that DHCP names."),
+		setting.Range("appliance.huge_pages", &s.hugePages, 0, 1<<16, 64, "none",
+			"Huge pages of 2 MiB, reserved at the NUMA node of the card."),
 		setting.Parsed("appliance.watchdog", &s.watchdog, "60s", func(text string) (time.Duration, error) {
 			d, err := time.ParseDuration(text)
 			if err != nil || d != 0 && (d < 5*time.Second || d%time.Second != 0) {
@@ -100,8 +104,10 @@ func newSettings() *settings {
 			return text, nil
 		}, "Mode bench: arguments of rebound-bench, such as [\"run 10.0.0.2 -iface eth1 -out before\"]. Words are separated by spaces, and cannot contain any. Reports "+
 			"go to the folder reports of the stick."),
-		setting.OneOf("appliance.probe", &s.lastStage, "loop", []setting.Choice{{Name: "read", Doc: "only the device's capabilities."},
-			{Name: "up", Doc: "bring it up and take it down, too."}, {Name: "loop", Doc: "send one frame, too."}}, "Mode probe: the last stage to run:"),
+		setting.OneOf("appliance.probe", &s.lastStage, "loop",
+			[]setting.Choice{{Name: "read", Doc: "only the device's capabilities."},
+				{Name: "up", Doc: "bring it up and take it down, too."}, {Name: "loop", Doc: "send one frame, too."}},
+			"Mode probe: the last stage to run:"),
 	)
 	return s
 }
@@ -197,7 +203,8 @@ func parse(text string, words []string) (*config, error) {
 func syntaxError(err error) error {
 	var broken toml.ParseError
 	if errors.As(err, &broken) {
-		return &setting.Error{Where: fmt.Sprintf("%s:%d", fileName, broken.Position.Line), Key: broken.LastKey, Problem: broken.Message}
+		return &setting.Error{Where: fmt.Sprintf("%s:%d", fileName, broken.Position.Line), Key: broken.LastKey,
+			Problem: broken.Message}
 	}
 	return err
 }
@@ -211,8 +218,8 @@ func onCommandLine(err error) error {
 	return err
 }
 
-// fromKernel returns the URL of the configuration, or the name of a cloud, and the settings on the kernel's command line: rebound.config=URL
-// and rebound.SECTION.KEY=VALUE.
+// fromKernel returns the URL of the configuration, or the name of a cloud, and the settings on the kernel's command
+// line: rebound.config=URL and rebound.SECTION.KEY=VALUE.
 func fromKernel(line string) (url string, words []string) {
 	for _, w := range strings.Fields(line) {
 		rest, ok := strings.CutPrefix(w, "rebound.")
@@ -253,7 +260,8 @@ func (c *config) learn(key string, value any) {
 // fill returns a configuration's text with a device and an address in place of what it has.
 func fill(text, device, address string) string {
 	values := []struct{ section, key, line string }{
-		{"nic", "device", fmt.Sprintf("device = %q", device)}, {"respond", "addresses", fmt.Sprintf("addresses = [%q]", address)}}
+		{"nic", "device", fmt.Sprintf("device = %q", device)},
+		{"respond", "addresses", fmt.Sprintf("addresses = [%q]", address)}}
 	for _, v := range values {
 		var out []string
 		section, at, done := "", -1, false
@@ -264,7 +272,8 @@ func fill(text, device, address string) string {
 				if section == v.section {
 					at = len(out) + 1
 				}
-			} else if key, _, ok := strings.Cut(line, "="); ok && section == v.section && strings.TrimSpace(key) == v.key {
+			} else if key, _, ok := strings.Cut(line, "="); ok && section == v.section &&
+				strings.TrimSpace(key) == v.key {
 				line, done = v.line, true
 			}
 			out = append(out, line)

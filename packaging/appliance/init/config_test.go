@@ -36,7 +36,8 @@ func TestParse(t *testing.T) {
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.HasPrefix(err.Error(), c.err)) {
 			t.Errorf("%q %v: %v, want %q", c.text, c.words, err, c.err)
 		}
-		if c.text == file && len(c.words) == 2 && (got.mode != "bench" || got.device != "eth2" || !got.answers || len(got.sets) != 1) {
+		if c.text == file && len(c.words) == 2 && (got.mode != "bench" || got.device != "eth2" || !got.answers ||
+			len(got.sets) != 1) {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -73,7 +74,8 @@ func TestDefaultFile(t *testing.T) {
 }
 
 func TestFromKernel(t *testing.T) {
-	url, words := fromKernel("rebound.efi console=tty0 rebound.config=http://a/b?c=d rebound.appliance.mode=bench rebound.other x.rebound.y.z=1")
+	url, words := fromKernel(
+		"rebound.efi console=tty0 rebound.config=http://a/b?c=d rebound.appliance.mode=bench rebound.other x.rebound.y.z=1")
 	if url != "http://a/b?c=d" || strings.Join(words, " ") != "appliance.mode=bench" {
 		t.Errorf("%q %q", url, words)
 	}

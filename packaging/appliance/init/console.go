@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
-// console is the screen and the serial lines that the kernel's command line names. Screens show the current state, redrawn each second;
-// serial lines get each message once, and the state when it changes.
+// console is the screen and the serial lines that the kernel's command line names. Screens show the current state,
+// redrawn each second; serial lines get each message once, and the state when it changes.
 type console struct {
 	mu       sync.Mutex
 	screens  []*os.File

@@ -19,15 +19,17 @@ type cloud struct {
 	base64        bool
 }
 
-// clouds are the providers that rebound.config can name in place of a URL. Their services are at one address, and each refuses requests
-// without its header.
+// clouds are the providers that rebound.config can name in place of a URL. Their services are at one address, and each
+// refuses requests without its header.
 var clouds = map[string]cloud{
 	// Amazon EC2 User Guide, "Use the Instance Metadata Service to access instance metadata" (IMDSv2).
 	"ec2": {url: "http://169.254.169.254/latest/user-data", header: "X-aws-ec2-metadata-token", token: "http://169.254.169.254/latest/api/token"},
-	// Compute Engine documentation, "View and query VM metadata". The key is the user's choice; cloud-init uses the same.
+	// Compute Engine documentation, "View and query VM metadata". The key is the user's choice; cloud-init uses the
+	// same.
 	"gce": {url: "http://169.254.169.254/computeMetadata/v1/instance/attributes/user-data", header: "Metadata-Flavor", value: "Google"},
 	// Azure documentation, "Azure Instance Metadata Service", user data.
-	"azure": {url: "http://169.254.169.254/metadata/instance/compute/userData?api-version=2021-01-01&format=text", header: "Metadata", value: "true",
+	"azure": {url: "http://169.254.169.254/metadata/instance/compute/userData?api-version=2021-01-01&format=text",
+		header: "Metadata", value: "true",
 		base64: true},
 }
 
@@ -43,7 +45,8 @@ func download(ctx context.Context, from string) (string, error) {
 	}
 	if c.token != "" {
 		var err error
-		if c.value, err = request(ctx, http.MethodPut, c.token, "X-aws-ec2-metadata-token-ttl-seconds", "60"); err != nil {
+		if c.value, err = request(ctx, http.MethodPut, c.token, "X-aws-ec2-metadata-token-ttl-seconds",
+			"60"); err != nil {
 			return "", err
 		}
 	}

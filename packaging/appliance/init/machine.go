@@ -20,7 +20,8 @@ import (
 // run is the folder for everything that the appliance writes while it runs. It is in memory.
 const run = "/run/rebound"
 
-// prepare mounts the kernel's file systems, creates the programs, and makes the settings of the kernel that the command line cannot.
+// prepare mounts the kernel's file systems, creates the programs, and makes the settings of the kernel that the command
+// line cannot.
 func prepare() error {
 	var errs []error
 	for _, m := range []struct{ kind, at, options string }{
@@ -42,9 +43,10 @@ func prepare() error {
 	errs = append(errs, os.WriteFile("/etc/passwd", []byte("root:x:0:0::/:\nrebound:x:990:990::/:\n"), 0o644),
 		os.WriteFile("/etc/group", []byte("root:x:0:\nrebound:x:990:\n"), 0o644))
 	for file, value := range map[string]string{
-		"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1", // the port under test stays silent
-		// The management interface's address is for that interface alone: by default the kernel answers for it on any other one, too, as on the
-		// one below a VLAN, or on the port under test.
+		// The port under test stays silent.
+		"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1",
+		// The management interface's address is for that interface alone: by default the kernel answers for it on any
+		// other one, too, as on the one below a VLAN, or on the port under test.
 		"net/ipv4/conf/all/arp_ignore": "1", "net/ipv4/conf/all/rp_filter": "1",
 		"vm/stat_interval": "120", "kernel/ctrl-alt-del": "0",
 	} {
@@ -118,7 +120,8 @@ func (m *modules) load(names ...string) error {
 			continue // built in
 		}
 		errs = append(errs, m.load(needs...))
-		if err := insert(modulesDir + name + ".ko.xz"); err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
+		if err := insert(modulesDir + name + ".ko.xz"); err != nil && !errors.Is(err, unix.EEXIST) &&
+			!errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("module %s: %w", name, err))
 		}
 	}
@@ -153,7 +156,8 @@ func (m *modules) loadForDevices() error {
 	}
 }
 
-// deviceAliases returns the aliases of all devices, PCI functions first and by address, so that interfaces are numbered by it.
+// deviceAliases returns the aliases of all devices, PCI functions first and by address, so that interfaces are numbered
+// by it.
 func deviceAliases() (all []string) {
 	for _, bus := range []string{"pci", "*"} {
 		files, _ := filepath.Glob("/sys/bus/" + bus + "/devices/*/modalias")
@@ -199,8 +203,8 @@ func readCPUs(file string) []int {
 	return cpus
 }
 
-// chooseCore returns the core to poll on: the last isolated one at the card's NUMA node, otherwise the last isolated one.
-// It is -1 if the machine has no isolated core.
+// chooseCore returns the core to poll on: the last isolated one at the card's NUMA node, otherwise the last isolated
+// one. It is -1 if the machine has no isolated core.
 func chooseCore(node int) int {
 	isolated := readCPUs("/sys/devices/system/cpu/isolated")
 	if len(isolated) == 0 {
@@ -218,7 +222,8 @@ func chooseCore(node int) int {
 // quieten takes the hardware threads beside a core offline: what runs there would take half the core.
 func quieten(core int) (offline []int) {
 	for _, c := range readCPUs(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", core)) {
-		if c != core && c != 0 && os.WriteFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", c), []byte("0"), 0) == nil {
+		if c != core && c != 0 && os.WriteFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", c), []byte("0"),
+			0) == nil {
 			offline = append(offline, c)
 		}
 	}

@@ -76,12 +76,13 @@ func (a *appliance) respond(ctx context.Context, c *config, devices []string) er
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.follow(ctx, device)
-	return a.supervise(ctx, program{args: append([]string{"/bin/rebound-responder"}, c.arguments(more...)...), dir: run, watched: true, stop: 20 * time.Second,
+	return a.supervise(ctx, program{args: append([]string{"/bin/rebound-responder"}, c.arguments(more...)...), dir: run,
+		watched: true, stop: 20 * time.Second,
 		out: a.fromResponder, log: a.fromLog})
 }
 
-// underTest returns the devices that management must leave alone: nic.device, or in the modes that use cards all supported ones but the one
-// that appliance.management names.
+// underTest returns the devices that management must leave alone: nic.device, or in the modes that use cards all
+// supported ones but the one that appliance.management names.
 func (c *config) underTest() (devices []string, err error) {
 	if c.device != "" {
 		return []string{c.device}, nil
@@ -103,11 +104,13 @@ func (c *config) underTest() (devices []string, err error) {
 func theCard(devices []string) (string, error) {
 	switch len(devices) {
 	case 0:
-		return "", errors.New(fileName + ": nic.device: is empty, and this machine has no supported card: name an interface (docs/cards/drivers.md lists the cards)")
+		return "", errors.New(fileName +
+			": nic.device: is empty, and this machine has no supported card: name an interface (docs/cards/drivers.md lists the cards)")
 	case 1:
 		return devices[0], nil
 	}
-	return "", fmt.Errorf("%s: nic.device: is empty, and this machine has several supported cards: name one of %s", fileName, strings.Join(devices, ", "))
+	return "", fmt.Errorf("%s: nic.device: is empty, and this machine has several supported cards: name one of %s",
+		fileName, strings.Join(devices, ", "))
 }
 
 // take gives a PCI function to vfio-pci, so that our driver can have it. An interface is brought up instead.
@@ -123,8 +126,8 @@ func (a *appliance) take(ctx context.Context, c *config, device string) (node in
 	if c.noIOMMU {
 		args = append(args, "-no-driver")
 	}
-	// bind refuses a function without an interface, which another network namespace may have. There is none here: the interface has not
-	// come up yet, as with a ConnectX-3 whose port is still sensing its type.
+	// bind refuses a function without an interface, which another network namespace may have. There is none here: the
+	// interface has not come up yet, as with a ConnectX-3 whose port is still sensing its type.
 	all, _ := pci.List()
 	if slices.ContainsFunc(all, func(f pci.Found) bool { return f.Address == address && len(f.Interfaces) == 0 }) {
 		args = append(args, "-force")
@@ -215,9 +218,11 @@ func (a *appliance) fromLog(line string) {
 	switch {
 	case strings.Contains(line, "msg=link ") && strings.Contains(line, "up=true"):
 		a.shown.set(func(s *status) { s.Link = "up" })
-	case strings.Contains(line, "msg=link ") && strings.Contains(line, "up=false"), strings.Contains(line, "link is down"):
+	case strings.Contains(line, "msg=link ") && strings.Contains(line, "up=false"),
+		strings.Contains(line, "link is down"):
 		a.shown.set(func(s *status) { s.Link = "down" })
-	case !strings.Contains(line, "level=WARN") && !strings.Contains(line, "level=ERROR") && strings.Contains(line, "level="):
+	case !strings.Contains(line, "level=WARN") && !strings.Contains(line, "level=ERROR") &&
+		strings.Contains(line, "level="):
 		return
 	}
 	a.console.say("%s", line)
@@ -266,7 +271,8 @@ func (a *appliance) bench(ctx context.Context, c *config) error {
 			args = append(args, "-out", fmt.Sprintf("%03d", i+1))
 		}
 		var printed bytes.Buffer
-		last, err := a.children.run(ctx, program{args: args, dir: run + "/reports", stop: 30 * time.Second, log: a.fromLog,
+		last, err := a.children.run(ctx, program{args: args, dir: run + "/reports", stop: 30 * time.Second,
+			log: a.fromLog,
 			out: func(line string) { fmt.Fprintln(&printed, line) }})
 		if ctx.Err() != nil {
 			return nil
@@ -283,7 +289,8 @@ func (a *appliance) bench(ctx context.Context, c *config) error {
 		}
 		a.keep("reports")
 	}
-	state := fmt.Sprintf("done: %d of %d commands, results in the folder reports of the stick", len(c.commands)-failed, len(c.commands))
+	state := fmt.Sprintf("done: %d of %d commands, results in the folder reports of the stick", len(c.commands)-failed,
+		len(c.commands))
 	a.shown.set(func(s *status) { s.State = state })
 	a.console.say("%s", state)
 	<-ctx.Done()
@@ -295,7 +302,8 @@ func (a *appliance) keep(folder string) {
 	err := a.stick.copyTree(filepath.Join(run, folder), folder)
 	var pages []string
 	filepath.WalkDir(run+"/reports", func(path string, d fs.DirEntry, err error) error {
-		if name, e := filepath.Rel(run+"/reports", path); err == nil && e == nil && !d.IsDir() && (strings.HasSuffix(name, ".html") || strings.HasSuffix(name, ".txt")) {
+		if name, e := filepath.Rel(run+"/reports", path); err == nil && e == nil && !d.IsDir() &&
+			(strings.HasSuffix(name, ".html") || strings.HasSuffix(name, ".txt")) {
 			pages = append(pages, name)
 		}
 		return nil
@@ -322,14 +330,16 @@ func (a *appliance) watch(ctx context.Context, c *config) error {
 	if err != nil {
 		return wrong{fmt.Errorf("watch.toml: %w", err)}
 	}
-	if err := errors.Join(os.WriteFile(run+"/watch.toml", []byte(text), 0o600), os.MkdirAll(run+"/watch", 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(run+"/watch.toml", []byte(text), 0o600),
+		os.MkdirAll(run+"/watch", 0o755)); err != nil {
 		return err
 	}
 	a.settle()
 	a.waitForManagement(ctx, c)
 	a.shown.set(func(s *status) { s.State = "watching" })
 	args := append(slices.Clone(watchCommand), "-config", "watch.toml", "-dir", run+"/watch", "-listen", metricsAddress)
-	return a.supervise(ctx, program{args: args, dir: run, watched: true, stop: 20 * time.Second, out: func(line string) { a.console.say("%s", line) }, log: a.fromLog})
+	return a.supervise(ctx, program{args: args, dir: run, watched: true, stop: 20 * time.Second,
+		out: func(line string) { a.console.say("%s", line) }, log: a.fromLog})
 }
 
 // waitForManagement returns when the management interface has an address.
@@ -345,7 +355,8 @@ func (a *appliance) waitForManagement(ctx context.Context, c *config) {
 	}
 }
 
-// probe runs the stages of `rebound-responder probe` on nic.device, or on every supported card, and writes the files to the stick.
+// probe runs the stages of `rebound-responder probe` on nic.device, or on every supported card, and writes the files to
+// the stick.
 func (a *appliance) probe(ctx context.Context, c *config, devices []string) error {
 	if len(devices) == 0 {
 		return wrong{errors.New("this machine has no supported card (docs/cards/drivers.md lists them)")}
@@ -380,7 +391,8 @@ func (a *appliance) probeOne(ctx context.Context, c *config, device string) erro
 	for _, stage := range []string{"read", "up", "loop"} {
 		a.shown.set(func(s *status) { s.State = fmt.Sprintf("probing %s, stage %s", device, stage) })
 		args := append([]string{"/bin/rebound-responder", "probe"}, c.arguments()...)
-		last, err := a.children.run(ctx, program{args: append(args, "-stage", stage, "-o", run+"/reports", device), dir: run, stop: 20 * time.Second,
+		last, err := a.children.run(ctx, program{args: append(args, "-stage", stage, "-o", run+"/reports", device),
+			dir: run, stop: 20 * time.Second,
 			out: func(line string) { a.console.say("%s", line) }, log: a.fromLog})
 		if err != nil {
 			return fmt.Errorf("stage %s: %w: %s", stage, err, last)

@@ -56,7 +56,8 @@ func loopback() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// serve keeps the management interface configured until ctx ends. without are the devices under test, which it does not use.
+// serve keeps the management interface configured until ctx ends. without are the devices under test, which it does not
+// use.
 func (n *network) serve(ctx context.Context, c *config, without []string) {
 	defer n.set("", netip.Prefix{}, nil)
 	if c.management == "none" {
@@ -111,7 +112,8 @@ func (n *network) once(ctx context.Context, c *config, without []string) error {
 func (n *network) announce(link netlink.Link, c *config, address netip.Prefix, ntp []string) {
 	n.tried = ""
 	n.set(nameOf(link), address, ntp)
-	n.report(fmt.Sprintf("http://%s on %s", netip.AddrPortFrom(address.Addr(), uint16(c.port)), link.Attrs().Name), true)
+	n.report(fmt.Sprintf("http://%s on %s", netip.AddrPortFrom(address.Addr(), uint16(c.port)), link.Attrs().Name),
+		true)
 }
 
 // nameOf returns the name of an interface, or of the one below a VLAN.
@@ -129,7 +131,8 @@ func (n *network) lease(ctx context.Context, link netlink.Link, name string, c *
 		return fmt.Errorf("%s: DHCP: %w", name, err)
 	}
 	defer client.Close()
-	options := []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptHostName(c.name)), dhcpv4.WithRequestedOptions(dhcpv4.OptionNTPServers)}
+	options := []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptHostName(c.name)),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionNTPServers)}
 	lease, err := client.Request(ctx, options...)
 	if err != nil {
 		return fmt.Errorf("%s: no address by DHCP: %w", name, err)
@@ -202,7 +205,8 @@ func resolver(servers []netip.Addr) error {
 	return os.WriteFile("/etc/resolv.conf", []byte(b.String()), 0o644)
 }
 
-// choose returns the interface to use, with its link up. "auto" is the first one with a link by PCI address, or the next one after tried.
+// choose returns the interface to use, with its link up. "auto" is the first one with a link by PCI address, or the
+// next one after tried.
 func choose(which string, without []string, tried string) (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -211,7 +215,8 @@ func choose(which string, without []string, tried string) (netlink.Link, error) 
 	var candidates []netlink.Link
 	for _, l := range links {
 		a := l.Attrs()
-		if l.Type() != "device" || a.Flags&net.FlagLoopback != 0 || a.EncapType != "ether" || slices.Contains(without, a.Name) || slices.Contains(without, pciAddress(a.Name)) {
+		if l.Type() != "device" || a.Flags&net.FlagLoopback != 0 || a.EncapType != "ether" ||
+			slices.Contains(without, a.Name) || slices.Contains(without, pciAddress(a.Name)) {
 			continue
 		}
 		if which == "auto" || matches(which, a.Name) {
@@ -224,7 +229,8 @@ func choose(which string, without []string, tried string) (netlink.Link, error) 
 		return nil, errors.New("no interface with a kernel driver is left for management")
 	}
 	slices.SortFunc(candidates, func(a, b netlink.Link) int {
-		return cmp.Or(strings.Compare(pciAddress(a.Attrs().Name), pciAddress(b.Attrs().Name)), strings.Compare(a.Attrs().Name, b.Attrs().Name))
+		return cmp.Or(strings.Compare(pciAddress(a.Attrs().Name), pciAddress(b.Attrs().Name)),
+			strings.Compare(a.Attrs().Name, b.Attrs().Name))
 	})
 	if i := slices.IndexFunc(candidates, func(l netlink.Link) bool { return l.Attrs().Name == tried }); i >= 0 {
 		candidates = slices.Concat(candidates[i+1:], candidates[:i+1])
@@ -306,12 +312,14 @@ func assign(link netlink.Link, address netip.Prefix, router netip.Addr) error {
 			return err
 		}
 	}
-	ip := &netlink.Addr{IPNet: &net.IPNet{IP: address.Addr().AsSlice(), Mask: net.CIDRMask(address.Bits(), address.Addr().BitLen())}}
+	ip := &netlink.Addr{IPNet: &net.IPNet{IP: address.Addr().AsSlice(),
+		Mask: net.CIDRMask(address.Bits(), address.Addr().BitLen())}}
 	if err := netlink.AddrReplace(link, ip); err != nil {
 		return fmt.Errorf("%s: address %v: %w", name, address, err)
 	}
 	if router.IsValid() {
-		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: router.AsSlice()}); err != nil {
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index,
+			Gw: router.AsSlice()}); err != nil {
 			return fmt.Errorf("%s: router %v: %w", name, router, err)
 		}
 	}

@@ -43,7 +43,8 @@ func orders() <-chan order {
 				if _, err := io.ReadFull(f, b); err != nil {
 					return
 				}
-				if binary.LittleEndian.Uint16(b[16:]) == keyEvent && binary.LittleEndian.Uint16(b[18:]) == keyPower && binary.LittleEndian.Uint32(b[20:]) == 1 {
+				if binary.LittleEndian.Uint16(b[16:]) == keyEvent && binary.LittleEndian.Uint16(b[18:]) == keyPower &&
+					binary.LittleEndian.Uint32(b[20:]) == 1 {
 					put(powerOff)
 				}
 			}
@@ -67,7 +68,8 @@ type watchdog struct {
 	each time.Duration
 }
 
-// open arms the watchdog, unless it is armed, and returns what is shown about it, which is empty if it was armed before.
+// open arms the watchdog, unless it is armed, and returns what is shown about it, which is empty if it was armed
+// before.
 func (w *watchdog) open(timeout time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -117,7 +117,8 @@ func (c *children) run(ctx context.Context, p program) (last string, err error) 
 }
 
 // end ends a process when ctx is done, or when it has stopped saying that it works.
-func (c *children) end(ctx context.Context, p *os.Process, patience time.Duration, beats *notifications, ended chan struct{}) {
+func (c *children) end(ctx context.Context, p *os.Process, patience time.Duration, beats *notifications,
+	ended chan struct{}) {
 	var silent <-chan struct{}
 	if beats != nil {
 		silent = beats.silent

@@ -19,7 +19,8 @@ import (
 // label is that of the stick's file system: see image/disk.go.
 const label = "REBOUND"
 
-// stick is the FAT file system with the configuration. It is mounted only while it is read or written, so that it can be pulled at any time.
+// stick is the FAT file system with the configuration. It is mounted only while it is read or written, so that it can
+// be pulled at any time.
 type stick struct {
 	mu     sync.Mutex
 	device string // of the partition in use, "sda1"; empty if there is none
@@ -28,8 +29,8 @@ type stick struct {
 
 var errNoStick = errors.New("no stick")
 
-// find looks for the stick, and reports whether it is another one than before, or was plugged in again. It prefers the partition that the
-// firmware booted from, then one with the label, then any FAT file system that has a configuration.
+// find looks for the stick, and reports whether it is another one than before, or was plugged in again. It prefers the
+// partition that the firmware booted from, then one with the label, then any FAT file system that has a configuration.
 func (s *stick) find() (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +66,8 @@ func (s *stick) find() (changed bool) {
 
 // diskSequence returns the kernel's number of a partition's disk, which is new for each disk that appears.
 func diskSequence(partition string) string {
-	for _, f := range []string{"/sys/class/block/" + partition + "/diskseq", "/sys/class/block/" + partition + "/../diskseq"} {
+	for _, f := range []string{"/sys/class/block/" + partition + "/diskseq",
+		"/sys/class/block/" + partition + "/../diskseq"} {
 		if b, err := os.ReadFile(f); err == nil {
 			return strings.TrimSpace(string(b))
 		}
@@ -110,7 +112,8 @@ func (s *stick) has(device, name string) (yes bool) {
 // mounted mounts a partition, calls use, and unmounts it.
 func mounted(device string, flags uintptr, use func(dir string) error) error {
 	const dir = run + "/stick"
-	if err := mount("/dev/"+device, dir, "vfat", flags|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID, "utf8"); err != nil {
+	if err := mount("/dev/"+device, dir, "vfat", flags|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOSUID,
+		"utf8"); err != nil {
 		return err
 	}
 	err := use(dir)
@@ -179,7 +182,8 @@ func (s *stick) copyTree(from, to string) error {
 	})
 }
 
-// writeNew writes a file under another name and then renames it, so that what is under the name is whole. It leaves nothing if it fails.
+// writeNew writes a file under another name and then renames it, so that what is under the name is whole. It leaves
+// nothing if it fails.
 func writeNew(name string, body []byte) (err error) {
 	temporary := name + ".new"
 	f, err := os.Create(temporary)
@@ -198,8 +202,9 @@ func writeNew(name string, body []byte) (err error) {
 	return os.Rename(temporary, name)
 }
 
-// confirmBoot removes systemd-boot's counter from the name of the file that this machine booted from, which marks it as good: see
-// "Automatic Boot Assessment" in systemd's documentation. It returns the file's new name, or "" if no boots are counted.
+// confirmBoot removes systemd-boot's counter from the name of the file that this machine booted from, which marks it as
+// good: see "Automatic Boot Assessment" in systemd's documentation. It returns the file's new name, or "" if no boots
+// are counted.
 func (s *stick) confirmBoot() (string, error) {
 	from := strings.ReplaceAll(efiVariable("LoaderBootCountPath"), `\`, "/")
 	if from == "" {

@@ -29,7 +29,8 @@ func memoryInUse() float64 {
 			values[f[0]], _ = strconv.ParseFloat(f[1], 64)
 		}
 	}
-	return (values["MemTotal:"] - values["MemAvailable:"] - values["HugePages_Total:"]*values["Hugepagesize:"]) * 1024 / 1e6
+	return (values["MemTotal:"] - values["MemAvailable:"] -
+		values["HugePages_Total:"]*values["Hugepagesize:"]) * 1024 / 1e6
 }
 
 // interference is what disturbed a core.
@@ -72,8 +73,9 @@ func (u *usage) on(core int) (i interference) {
 	return i
 }
 
-// threads returns the CPU time of the core's other threads. That of a thread counts while the core is the one on which it ran last: the kernel
-// has no time of a thread for each CPU, and its time for each CPU excludes the thread that runs.
+// threads returns the CPU time of the core's other threads. That of a thread counts while the core is the one on which
+// it ran last: the kernel has no time of a thread for each CPU, and its time for each CPU excludes the thread that
+// runs.
 func (u *usage) threads(core int) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,7 +92,8 @@ func (u *usage) threads(core int) time.Duration {
 		ran[task] = time.Duration(ns)
 		stat, _ := os.ReadFile(task + "/stat")
 		_, after, _ := strings.Cut(string(stat), ") ")
-		// The 39th value of the line, the 37th behind the name, is the CPU on which the thread ran last (proc_pid_stat(5)).
+		// The 39th value of the line, the 37th behind the name, is the CPU on which the thread ran last
+		// (proc_pid_stat(5)).
 		if f := strings.Fields(after); len(f) > 36 && f[36] == strconv.Itoa(core) {
 			here = append(here, task)
 			if ran[task] > ran[polling] {
@@ -107,7 +110,8 @@ func (u *usage) threads(core int) time.Duration {
 	return u.other
 }
 
-// printInterference prints what disturbs a core during some seconds: `init interference CORE SECONDS`, for comparing with other systems.
+// printInterference prints what disturbs a core during some seconds: `init interference CORE SECONDS`, for comparing
+// with other systems.
 func printInterference(args []string) int {
 	core, err := strconv.Atoi(args[0])
 	seconds, err2 := strconv.Atoi(args[1])
@@ -119,6 +123,7 @@ func printInterference(args []string) int {
 	a := u.on(core)
 	time.Sleep(time.Duration(seconds) * time.Second)
 	b := u.on(core)
-	fmt.Printf("interference core=%d seconds=%d other=%v interrupts=%.0f slices=%.0f\n", core, seconds, b.other-a.other, b.interrupts-a.interrupts, b.switches-a.switches)
+	fmt.Printf("interference core=%d seconds=%d other=%v interrupts=%.0f slices=%.0f\n", core, seconds, b.other-a.other,
+		b.interrupts-a.interrupts, b.switches-a.switches)
 	return 0
 }

@@ -40,7 +40,8 @@ func (a *appliance) serveWeb(port int) (*http.Server, error) {
 	})
 	pages.HandleFunc("GET /metrics", a.metrics)
 	pages.Handle("GET /reports/", http.StripPrefix("/reports/", http.FileServerFS(os.DirFS(run+"/reports"))))
-	s := &http.Server{Handler: guarded(pages, a.shown.get), ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
+	s := &http.Server{Handler: guarded(pages, a.shown.get), ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: 16 << 10}
 	go s.Serve(netutil.LimitListener(l, 32))
 	return s, nil
@@ -53,7 +54,8 @@ func guarded(h http.Handler, state func() status) http.Handler {
 		if err != nil {
 			host = r.Host
 		}
-		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" && !strings.EqualFold(strings.Split(host, ".")[0], state().Name) {
+		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" &&
+			!strings.EqualFold(strings.Split(host, ".")[0], state().Name) {
 			http.Error(w, "use this machine's address or name", http.StatusForbidden)
 			return
 		}
@@ -96,8 +98,10 @@ func (a *appliance) metrics(w http.ResponseWriter, r *http.Request) {
 	if s.Core != nil {
 		i := a.usage.on(*s.Core)
 		figure("counter", "core_interrupts_total", "Interrupts on the polling core.", i.interrupts)
-		figure("counter", "core_switches_total", "Time slices that the scheduler began on the polling core.", i.switches)
-		figure("counter", "core_other_seconds_total", "CPU time on the polling core of threads other than the one that used it most.", i.other.Seconds())
+		figure("counter", "core_switches_total", "Time slices that the scheduler began on the polling core.",
+			i.switches)
+		figure("counter", "core_other_seconds_total",
+			"CPU time on the polling core of threads other than the one that used it most.", i.other.Seconds())
 	}
 }
 

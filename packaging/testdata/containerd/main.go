@@ -16,12 +16,14 @@ import (
 )
 
 func profile(capabilities ...string) *specs.LinuxSeccomp {
-	return seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: capabilities}}})
+	return seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities}}})
 }
 
 func main() {
 	base, with := profile(), map[string][]specs.LinuxSyscall{}
-	for _, c := range []string{"CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON", "CAP_IPC_LOCK", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"} {
+	for _, c := range []string{"CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON", "CAP_IPC_LOCK", "CAP_SETUID",
+		"CAP_SETGID", "CAP_SETPCAP"} {
 		for _, s := range profile(c).Syscalls {
 			if !slices.ContainsFunc(base.Syscalls, func(o specs.LinuxSyscall) bool { return reflect.DeepEqual(o, s) }) {
 				with[c] = append(with[c], s)

@@ -174,7 +174,8 @@ func (s *Server) request(from netip.AddrPort, body []byte) *Datagram {
 	}
 	data, ok := s.Files[name]
 	if !ok {
-		return &Datagram{TFTPPort, from, []byte{0, tftpError, 0, 1, 'n', 'o', ' ', 's', 'u', 'c', 'h', ' ', 'f', 'i', 'l', 'e', 0}}
+		return &Datagram{TFTPPort, from, []byte{0, tftpError, 0, 1, 'n', 'o', ' ', 's', 'u', 'c', 'h', ' ', 'f', 'i',
+			'l', 'e', 0}}
 	}
 	if s.transfers == nil {
 		s.transfers = map[uint16]*transfer{}

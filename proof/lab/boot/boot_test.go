@@ -30,7 +30,8 @@ func TestDHCP(t *testing.T) {
 	id, _ := hex.DecodeString("ff00000001000300010002c90300abcde1")
 	for _, c := range []struct{ kind, n byte }{{1, 6}, {32, 0}} {
 		s := &Server{Address: ours, Client: theirs, Boot: "first"}
-		d, err := s.Take(DHCPPort, nobody, discovery(c.kind, c.n, append(append([]byte{optionClientID, byte(len(id))}, id...), optionEnd)...))
+		d, err := s.Take(DHCPPort, nobody, discovery(c.kind, c.n,
+			append(append([]byte{optionClientID, byte(len(id))}, id...), optionEnd)...))
 		if err != nil || d == nil || d.Port != 67 || d.To.String() != "255.255.255.255:68" || len(d.Body) < dhcpLeast {
 			t.Fatalf("%+v, %v", d, err)
 		}
@@ -42,7 +43,8 @@ func TestDHCP(t *testing.T) {
 		if !bytes.Equal(a[:dhcpOptions], want) {
 			t.Errorf("type %d: % x\nwant % x", c.kind, a[:dhcpOptions], want)
 		}
-		for _, o := range [][]byte{{optionType, 1, offer}, {optionServer, 4, 10, 9, 0, 1}, {optionMask, 4, 255, 255, 255, 0}, append([]byte{optionClientID, 17}, id...)} {
+		for _, o := range [][]byte{{optionType, 1, offer}, {optionServer, 4, 10, 9, 0, 1},
+			{optionMask, 4, 255, 255, 255, 0}, append([]byte{optionClientID, 17}, id...)} {
 			if !bytes.Contains(a[dhcpOptions:], o) {
 				t.Errorf("type %d: no option % x in % x", c.kind, o, a[dhcpOptions:])
 			}
@@ -77,11 +79,13 @@ func TestNoDHCP(t *testing.T) {
 
 // A file is sent block by block with the requested options, only to the client that requested it.
 func TestTFTP(t *testing.T) {
-	for size, asked := range map[int]string{512: "\x00\x01/f\x00octet\x00", 100: "\x00\x01f\x00octet\x00blksize\x00100\x00tsize\x000\x00"} {
+	for size, asked := range map[int]string{512: "\x00\x01/f\x00octet\x00",
+		100: "\x00\x01f\x00octet\x00blksize\x00100\x00tsize\x000\x00"} {
 		for _, n := range []int{0, 1, size - 1, size, size + 1, 5 * size} {
 			file := bytes.Repeat([]byte{1, 2, 3, 4, 5, 6, 7}, n/7+1)[:n]
 			var names []string
-			s := &Server{Address: ours, Client: theirs, Files: map[string][]byte{"f": file}, Asked: func(name string) { names = append(names, name) }}
+			s := &Server{Address: ours, Client: theirs, Files: map[string][]byte{"f": file},
+				Asked: func(name string) { names = append(names, name) }}
 			from := netip.AddrPortFrom(theirs, 1000)
 			d, err := s.Take(TFTPPort, from, []byte(asked))
 			if err != nil || d == nil || d.To != from || d.Port < firstPort {
@@ -100,7 +104,8 @@ func TestTFTP(t *testing.T) {
 				if x, _ := s.Take(port, netip.AddrPortFrom(theirs, 1001), []byte{0, tftpAck, 0, block}); x != nil {
 					t.Fatalf("another client gets %+v", x)
 				}
-				if x, _ := s.Take(port, from, []byte{0, tftpAck, 0, block - 1}); x == nil || !bytes.Equal(x.Body, d.Body) {
+				if x, _ := s.Take(port, from, []byte{0, tftpAck, 0, block - 1}); x == nil ||
+					!bytes.Equal(x.Body, d.Body) {
 					t.Fatalf("block %d again: %+v", block, x)
 				}
 				last := len(d.Body) < 4+size

@@ -40,7 +40,8 @@ func run() error {
 	b.Files = map[string][]byte{}
 	b.Asked = func(name string) {
 		h := b.Said
-		fmt.Printf("asked %s by hardware type %d, %d bytes of address, broadcast %v, client identifier %x\n", name, h.Hardware, h.Length, h.Broadcast, h.ID)
+		fmt.Printf("asked %s by hardware type %d, %d bytes of address, broadcast %v, client identifier %x\n", name,
+			h.Hardware, h.Length, h.Broadcast, h.ID)
 	}
 	var err error
 	if b.Address, err = netip.ParseAddr(os.Args[2]); err != nil {

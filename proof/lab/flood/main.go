@@ -67,7 +67,8 @@ func run() error {
 		c.SetReadDeadline(time.Now().Add(patience))
 		n, err := c.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("%d of %d came back; for %v these did not: %v", got, sent, patience, missing(seen[:sent], top))
+			return fmt.Errorf("%d of %d came back; for %v these did not: %v", got, sent, patience,
+				missing(seen[:sent], top))
 		}
 		if err != nil {
 			return fmt.Errorf("%d of %d came back: %w", got, sent, err)

@@ -52,7 +52,8 @@ func run(args []string) error {
 	if _, err := fmt.Sscan(args[1], &frames); err != nil {
 		return fmt.Errorf("%q is no number of frames", args[1])
 	}
-	r, err := fastpath.New(fastpath.Config{MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, ChecksumBytes: 1500,
+	r, err := fastpath.New(fastpath.Config{MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts,
+		ChecksumBytes:    1500,
 		PartialChecksums: len(args) > 2 && args[2] == "partial"})
 	if err != nil {
 		return err
@@ -170,7 +171,8 @@ func open(name string) (wire, error) {
 	}
 	w := wire{fd}
 	limit := unix.NsecToTimeval(patience.Nanoseconds())
-	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)); err != nil {
+	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)); err != nil {
 		return w, err
 	}
 	return w, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
@@ -207,7 +209,8 @@ func (w wire) receive(buf []byte) ([]byte, error) {
 			return nil, err
 		}
 		for _, m := range messages {
-			if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < int(unsafe.Sizeof(auxdata{})) {
+			if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA ||
+				len(m.Data) < int(unsafe.Sizeof(auxdata{})) {
 				continue
 			}
 			if a := (*auxdata)(unsafe.Pointer(&m.Data[0])); a.status&unix.TP_STATUS_VLAN_VALID != 0 {

@@ -1,6 +1,6 @@
-// Rights runs a command with few rights, as a container's runtime does: "rights UID CAPABILITIES COMMAND...", with the capabilities by
-// number, separated by commas. All others leave the bounding set, and no program that is started gets more. A user other than root gets
-// the capabilities as ambient ones. It runs in the lab's guest.
+// Rights runs a command with few rights, as a container's runtime does: "rights UID CAPABILITIES COMMAND...", with the
+// capabilities by number, separated by commas. All others leave the bounding set, and no program that is started gets
+// more. A user other than root gets the capabilities as ambient ones. It runs in the lab's guest.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Stamps exchanges PTP messages and prints the card's timestamps. It runs in the lab's guest: "stamps receive DEV COUNT ADDRESS"
-// with the sender's address, then "stamps send DEV COUNT ADDRESS" with the receiver's. Each line is what the card's clock
-// showed before, the timestamp, and the clock afterwards.
+// Stamps exchanges PTP messages and prints the card's timestamps. It runs in the lab's guest: "stamps receive DEV COUNT
+// ADDRESS" with the sender's address, then "stamps send DEV COUNT ADDRESS" with the receiver's. Each line is what the
+// card's clock showed before, the timestamp, and the clock afterwards.
 package main
 
 import (
@@ -124,7 +124,8 @@ func enable(fd int, dev string) (clock int32, err error) {
 		return 0, err
 	}
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_RAW_HARDWARE|
-		unix.SOF_TIMESTAMPING_RX_HARDWARE|unix.SOF_TIMESTAMPING_TX_HARDWARE|unix.SOF_TIMESTAMPING_OPT_ID|unix.SOF_TIMESTAMPING_OPT_TSONLY)
+		unix.SOF_TIMESTAMPING_RX_HARDWARE|unix.SOF_TIMESTAMPING_TX_HARDWARE|unix.SOF_TIMESTAMPING_OPT_ID|
+		unix.SOF_TIMESTAMPING_OPT_TSONLY)
 	return unix.FdToClockID(phc), err
 }
 

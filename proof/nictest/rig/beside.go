@@ -24,13 +24,15 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// functionBeside returns fn as a simulated kernel shows it to a driver beside its own: found's RDMA device, which open opens, with the
-// kernel's files of it. The driver is asked for interface eth1.
-func functionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware string, open func(verbs.Found) (verbs.Kernel, error)) *verbs.Function {
+// functionBeside returns fn as a simulated kernel shows it to a driver beside its own: found's RDMA device, which open
+// opens, with the kernel's files of it. The driver is asked for interface eth1.
+func functionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware string,
+	open func(verbs.Found) (verbs.Kernel, error)) *verbs.Function {
 	t.Helper()
 	sys := t.TempDir()
 	found.Function.Address, found.Function.ID, found.Function.NUMANode = "0000:03:00.0", fn.ID(), -1
-	dir, rdma := filepath.Join(sys, "bus/pci/devices", found.Function.Address), filepath.Join(sys, "class/infiniband", found.Name)
+	dir, rdma := filepath.Join(sys, "bus/pci/devices", found.Function.Address),
+		filepath.Join(sys, "class/infiniband", found.Name)
 	must.OK(t, os.MkdirAll(dir, 0o755))
 	config := make([]byte, 4096)
 	for off := 0; off < len(config); off += 4 {
@@ -42,7 +44,8 @@ func functionBeside(t testing.TB, fn pci.Function, found verbs.Found, firmware s
 	return must.Get(verbs.New("eth1", found, sys, open))(t)
 }
 
-// Lock is a mutex, of capacity 1. A goroutine that waits for a sync.Mutex would stop the time in a bubble of testing/synctest.
+// Lock is a mutex, of capacity 1. A goroutine that waits for a sync.Mutex would stop the time in a bubble of
+// testing/synctest.
 type Lock chan struct{}
 
 // Lock locks l.
@@ -113,9 +116,10 @@ type Beside[D nic.Device] struct {
 	driver DriverBeside[D]
 }
 
-// NewBeside returns a rig whose driver is not open. kernel opens the kernel's driver while the model runs. At the end of the test the rig fails
-// for each violation that the model reported.
-func NewBeside[D nic.Device](t testing.TB, name string, m sim.Model, kernel func(*sim.Port) nic.Device, d DriverBeside[D]) *Beside[D] {
+// NewBeside returns a rig whose driver is not open. kernel opens the kernel's driver while the model runs. At the end
+// of the test the rig fails for each violation that the model reported.
+func NewBeside[D nic.Device](t testing.TB, name string, m sim.Model, kernel func(*sim.Port) nic.Device,
+	d DriverBeside[D]) *Beside[D] {
 	x := &Beside[D]{TB: t, driver: d, Port: must.Get(sim.New(m, sim.Options{Name: name}))(t)}
 	var near *sim.Cable
 	near, x.Far = sim.Pair()
@@ -142,7 +146,8 @@ func (x *Beside[D]) Busy(f func()) {
 
 // AnsweredBeside returns the datagrams that a responder beside the kernel answers by default: to port 7 of 10.0.0.2.
 func AnsweredBeside() *fastpath.Config {
-	return &fastpath.Config{MAC: OurMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}, UDPPorts: []uint16{7}}
+	return &fastpath.Config{MAC: OurMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
+		UDPPorts: []uint16{7}}
 }
 
 // TryOpen opens the driver with 64 descriptors. A driver that does not open leaves nothing on the card.
@@ -158,7 +163,8 @@ func (x *Beside[D]) TryOpen(o nic.Options) (err error) {
 	return err
 }
 
-// Open opens the driver, which must succeed: for a bench if o has a Steer, otherwise with responders for o.Match or AnsweredBeside.
+// Open opens the driver, which must succeed: for a bench if o has a Steer, otherwise with responders for o.Match or
+// AnsweredBeside.
 func (x *Beside[D]) Open(o nic.Options) {
 	x.Helper()
 	if o.Match == nil && o.Steer == nil {
@@ -206,7 +212,8 @@ func (x *Beside[D]) Settle() (answered []int) {
 	return answered
 }
 
-// Reaches sends a frame from the wire and returns who received it: "ours" if it was answered or the bench has it, "kernel", or "nobody".
+// Reaches sends a frame from the wire and returns who received it: "ours" if it was answered or the bench has it,
+// "kernel", or "nobody".
 func (x *Beside[D]) Reaches(frame []byte) string {
 	x.Helper()
 	x.Far.Send(0, frame)
@@ -234,7 +241,8 @@ func (x *Beside[D]) Reaches(frame []byte) string {
 	case answered+sent+bench+kernel == 0:
 		return "nobody"
 	}
-	x.Errorf("%d answered, %d left the card; of %d bytes the bench received %d and the kernel %d", answered, sent, len(frame), bench, kernel)
+	x.Errorf("%d answered, %d left the card; of %d bytes the bench received %d and the kernel %d", answered, sent,
+		len(frame), bench, kernel)
 	return "?"
 }
 
@@ -306,9 +314,10 @@ func ARP() []byte {
 	return append(append(f, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1), make([]byte, 40)...)
 }
 
-// Killed kills the process that uses the card 100 times: in a random one of the calls that Open makes to the kernel, of which *calls counts the
-// number, or after random steps under traffic. The kernel ends the process in call *dieAt. Nothing is left on the card, which no longer writes to
-// the process's memory, and the kernel receives everything again.
+// Killed kills the process that uses the card 100 times: in a random one of the calls that Open makes to the kernel, of
+// which *calls counts the number, or after random steps under traffic. The kernel ends the process in call *dieAt.
+// Nothing is left on the card, which no longer writes to the process's memory, and the kernel receives everything
+// again.
 func (x *Beside[D]) Killed(calls, dieAt *int, kill func()) {
 	rng := rand.New(rand.NewPCG(27, 1))
 	opening, match := 0, AnsweredBeside()

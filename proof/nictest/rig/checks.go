@@ -19,7 +19,8 @@ func (x *Rig[D]) Released() {
 	}
 }
 
-// Refuses fails the test unless Open returns an error that is is, if that is not nil, and contains says. It returns that error.
+// Refuses fails the test unless Open returns an error that is is, if that is not nil, and contains says. It returns
+// that error.
 func (x *Rig[D]) Refuses(o nic.Options, is error, says string) error {
 	x.Helper()
 	err := x.TryOpen(o)
@@ -29,10 +30,12 @@ func (x *Rig[D]) Refuses(o nic.Options, is error, says string) error {
 	return err
 }
 
-// EachCommandRefused opens a device whose firmware refuses one command, for each of the commands that Open uses. With those of
-// Close there are at least least. Open returns an error that names the command, or the driver continues without it and notes that: noted reports whether it does. open
-// returns the rig of a device that asks refuse about each command.
-func EachCommandRefused[D nic.Device](t *testing.T, least int, open func(refuse func(op uint16) bool) *Rig[D], noted func(op uint16, notes string) bool) {
+// EachCommandRefused opens a device whose firmware refuses one command, for each of the commands that Open uses. With
+// those of Close there are at least least. Open returns an error that names the command, or the driver continues
+// without it and notes that: noted reports whether it does. open returns the rig of a device that asks refuse about
+// each command.
+func EachCommandRefused[D nic.Device](t *testing.T, least int, open func(refuse func(op uint16) bool) *Rig[D],
+	noted func(op uint16, notes string) bool) {
 	var all []uint16
 	x := open(func(op uint16) bool {
 		if !slices.Contains(all, op) {
@@ -56,14 +59,16 @@ func EachCommandRefused[D nic.Device](t *testing.T, least int, open func(refuse 
 			}
 			t.Logf("%#x can be done without", bad)
 			x.Close()
-		case !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) || !strings.Contains(err.Error(), "bad parameter"):
+		case !errors.Is(err, nic.ErrHardware) || !strings.Contains(err.Error(), fmt.Sprintf("(%#x)", bad)) ||
+			!strings.Contains(err.Error(), "bad parameter"):
 			t.Errorf("command %#x is refused: %v", bad, err)
 		}
 		x.Port.ForgetViolations() // of a device whose command failed
 	}
 }
 
-// Recovers breaks the device under traffic. The driver logs says, counts resets of the device or of its send queue, and answers again.
+// Recovers breaks the device under traffic. The driver logs says, counts resets of the device or of its send queue, and
+// answers again.
 func (x *Rig[D]) Recovers(broken func(), says string, resets, sendResets uint64) {
 	x.Helper()
 	x.Exchange(30, 98)
@@ -107,8 +112,8 @@ func (x *Rig[D]) Counts(ok func(nic.Stats) bool) {
 	x.Dev.Link()
 }
 
-// RecoversFromStuckCommand asks for something that firmware never answers while stuck is on: ask times out and names the command. The driver
-// restarts the device, and it answers again.
+// RecoversFromStuckCommand asks for something that firmware never answers while stuck is on: ask times out and names
+// the command. The driver restarts the device, and it answers again.
 func (x *Rig[D]) RecoversFromStuckCommand(stuck func(on bool), ask func() error, command string) {
 	x.Helper()
 	x.Exchange(10, 98)
@@ -125,8 +130,8 @@ func (x *Rig[D]) RecoversFromStuckCommand(stuck func(on bool), ask func() error,
 	x.Exchange(70, 98)
 }
 
-// BusCost returns the transactions on the bus that n frames of size bytes cause, one at a time in steady state. measured is called before them.
-// If the frames are not answered, they are for another address than the responder's.
+// BusCost returns the transactions on the bus that n frames of size bytes cause, one at a time in steady state.
+// measured is called before them. If the frames are not answered, they are for another address than the responder's.
 func (x *Rig[D]) BusCost(size, n int, answered bool, measured func()) sim.Counts {
 	x.Helper()
 	want := 1

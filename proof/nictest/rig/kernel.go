@@ -21,7 +21,8 @@ import (
 	"github.com/rebound-nic/rebound/sim"
 )
 
-// Kernel is the common part of simulated kernels, whose own driver drives the card, and which let one process at a time use it too.
+// Kernel is the common part of simulated kernels, whose own driver drives the card, and which let one process at a time
+// use it too.
 type Kernel struct {
 	testing.TB
 	Mu     Lock      // held in each call of the process
@@ -42,8 +43,8 @@ type Kernel struct {
 	unnamed atomic.Bool  // the interface is not there, until the next opening
 }
 
-// Recovers makes the next three openings of the device by a process fail as they do while the kernel resets the card: without the device, with
-// one that the firmware does not serve, and without the interface.
+// Recovers makes the next three openings of the device by a process fail as they do while the kernel resets the card:
+// without the device, with one that the firmware does not serve, and without the interface.
 func (k *Kernel) Recovers() { k.absent.Store(3) }
 
 // unserved is an open uverbs file of a device in recovery.
@@ -55,7 +56,8 @@ func (unserved) Unmap([]byte) error                          { return nil }
 func (unserved) Close() error                                { return nil }
 
 // Start opens the model for the kernel, while the model runs. load opens the kernel's driver.
-func (k *Kernel) Start(t testing.TB, port *sim.Port, p beside.Interface, load func(pci.Function, nic.Options) nic.Device) {
+func (k *Kernel) Start(t testing.TB, port *sim.Port, p beside.Interface,
+	load func(pci.Function, nic.Options) nic.Device) {
 	k.TB, k.Model, k.Port, k.load, k.Mu = t, port, p, load, make(Lock, 1)
 	k.restart()
 	beside.Read = func(name string) (beside.Interface, error) {
@@ -75,7 +77,8 @@ func (k *Kernel) Start(t testing.TB, port *sim.Port, p beside.Interface, load fu
 
 func (k *Kernel) restart() {
 	k.fn = must.Get(k.Model.Function())(k)
-	k.host = k.load(k.fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64, Log: slog.New(slog.DiscardHandler)})
+	k.host = k.load(k.fn, nic.Options{MAC: k.Port.MAC, MTU: k.Port.MTU, RingSize: 64,
+		Log: slog.New(slog.DiscardHandler)})
 }
 
 // Change changes the interface.
@@ -167,7 +170,8 @@ func (k *Kernel) Allows(m *abi.ModifyQP, state uint8) error {
 	if m.QPState == verbs.QPStateInit {
 		mask |= verbs.QPMaskPort
 	}
-	if m.AttrMask != mask || m.QPState != verbs.QPStateReset && m.QPState != state+1 || m.QPState == verbs.QPStateInit && m.PortNum != 1 {
+	if m.AttrMask != mask || m.QPState != verbs.QPStateReset && m.QPState != state+1 ||
+		m.QPState == verbs.QPStateInit && m.PortNum != 1 {
 		k.Errorf("a queue pair from state %d to %d with %#x, port %d", state, m.QPState, m.AttrMask, m.PortNum)
 		return unix.EINVAL
 	}
@@ -177,7 +181,8 @@ func (k *Kernel) Allows(m *abi.ModifyQP, state uint8) error {
 // Calls are a process's calls to the kernel that differ between cards.
 type Calls interface {
 	Method(object, method uint16, attrs []verbs.Attr) error
-	Write(number uint32, in, out, own, answer []byte) error // a call of the older interface, with the driver's own parts
+	// a call of the older interface, with the driver's own parts
+	Write(number uint32, in, out, own, answer []byte) error
 }
 
 // Process is an open uverbs file. A card's own part embeds it.
@@ -238,7 +243,8 @@ func (p *Process) call(object, method uint16, attrs []verbs.Attr) error {
 				number = uint32(a.Value)
 			}
 		}
-		return p.calls.Write(number, Data(attrs, abi.AttrCoreIn), Data(attrs, abi.AttrCoreOut), Data(attrs, abi.AttrUHWIn), Data(attrs, abi.AttrUHWOut))
+		return p.calls.Write(number, Data(attrs, abi.AttrCoreIn), Data(attrs, abi.AttrCoreOut),
+			Data(attrs, abi.AttrUHWIn), Data(attrs, abi.AttrUHWOut))
 	}
 	return p.calls.Method(object, method, attrs)
 }
@@ -254,7 +260,8 @@ func (p *Process) Close() error {
 	return nil
 }
 
-// destroy destroys everything in reverse order, as the kernel does when the file is closed. It fails the test for an error of a card that works.
+// destroy destroys everything in reverse order, as the kernel does when the file is closed. It fails the test for an
+// error of a card that works.
 func (p *Process) destroy() {
 	if p.closed {
 		return

@@ -65,8 +65,8 @@ type Rig[D nic.Device] struct {
 	opened bool
 }
 
-// New returns a rig whose driver is not open. At the end of the test it closes a driver that is open, and fails for each violation that the
-// model reported.
+// New returns a rig whose driver is not open. At the end of the test it closes a driver that is open, and fails for
+// each violation that the model reported.
 func New[D nic.Device](t testing.TB, name string, m sim.Model, d Driver[D]) *Rig[D] {
 	x := &Rig[D]{TB: t, driver: d}
 	x.Port = must.Get(sim.New(m, sim.Options{Name: name}))(t)
@@ -102,7 +102,8 @@ func (x *Rig[D]) Busy(f func()) {
 	}
 }
 
-// TryOpen opens the driver with 64 descriptors and OurMAC, unless o says otherwise. An Open that fails has released the device.
+// TryOpen opens the driver with 64 descriptors and OurMAC, unless o says otherwise. An Open that fails has released the
+// device.
 func (x *Rig[D]) TryOpen(o nic.Options) (err error) {
 	x.Helper()
 	if o.RingSize == 0 {
@@ -138,7 +139,8 @@ func (x *Rig[D]) Open(o nic.Options) {
 func (x *Rig[D]) Responder(mac [6]byte) *fastpath.Responder { return responder(x, mac, "10.0.0.2/24") }
 
 func responder(t testing.TB, mac [6]byte, address string) *fastpath.Responder {
-	return must.Get(fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix(address)}}))(t)
+	return must.Get(fastpath.New(fastpath.Config{MAC: mac, Addresses: []netip.Prefix{netip.MustParsePrefix(address)}}))(
+		t)
 }
 
 // Close closes the driver, which releases the device.
@@ -177,14 +179,15 @@ func (x *Rig[D]) Received() (n int) {
 // Ping sends a Request.
 func (x *Rig[D]) Ping(to [6]byte, n int, vlan int) { x.Far.Send(0, Request(to, n, vlan)) }
 
-// Request returns an echo request from the peer to 10.0.0.2 with this destination address. It has n bytes and, unless vlan is negative, a tag. It
-// has an identifier, a sequence number and a payload, as all that ping sends: without them the reply's checksum is zero, which fastpath.Reply
-// leaves to Slow.
+// Request returns an echo request from the peer to 10.0.0.2 with this destination address. It has n bytes and, unless
+// vlan is negative, a tag. It has an identifier, a sequence number and a payload, as all that ping sends: without them
+// the reply's checksum is zero, which fastpath.Reply leaves to Slow.
 func Request(to [6]byte, n int, vlan int) []byte {
 	f := make([]byte, n)
 	copy(f, to[:])
 	copy(f[6:], FarMAC[:])
-	copy(f[12:], []byte{8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 8, 0, 0, 0, 0x52, 0x62, 0, 1})
+	copy(f[12:], []byte{8, 0, 0x45, 0, byte((n - 14) >> 8), byte(n - 14), 0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0,
+		0, 2, 8, 0, 0, 0, 0x52, 0x62, 0, 1})
 	for i := 42; i < n; i++ {
 		f[i] = byte(i)
 	}
@@ -211,8 +214,10 @@ func Echo(n int) []byte { return Request(OurMAC, n, -1) }
 // NewResponder returns a responder for Echo that has no effective rate limit, for tests that call a queue's Poll.
 func NewResponder(t testing.TB) *fastpath.Responder {
 	t.Helper()
-	return must.Get(fastpath.New(fastpath.Config{MAC: OurMAC, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
-		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30, TicksPerSecond: 1 << 30}))(t)
+	return must.Get(fastpath.New(fastpath.Config{MAC: OurMAC,
+		Addresses:     []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")},
+		ChecksumBytes: fastpath.DefaultChecksumBytes, Rate: fastpath.DefaultRate, Burst: 1 << 30,
+		TicksPerSecond: 1 << 30}))(t)
 }
 
 // Stats reads the counters.

@@ -7,7 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 )
 
-// Script is the part of a function that a test plays: memory that the driver maps. A scripted device embeds it, and has its own registers.
+// Script is the part of a function that a test plays: memory that the driver maps. A scripted device embeds it, and has
+// its own registers.
 type Script struct {
 	pci.Function // the rest is unused
 	testing.TB

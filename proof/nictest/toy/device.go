@@ -40,7 +40,8 @@ type Device struct {
 // that fails.
 func Open(fn pci.Function, o nic.Options) (*Device, error) {
 	d := &Device{}
-	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Stats: d.stats, Restart: d.restart, Release: d.release}); err != nil {
+	if err := d.card.Open(fn, o, limits, kit.Hooks{Open: d.open, Check: d.check, Count: d.counts, Stats: d.stats,
+		Restart: d.restart, Release: d.release}); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -80,7 +81,8 @@ func (d *Device) here() error {
 	if v := d.read(regMAGIC); v == ^uint32(0) {
 		return d.card.Gone("MAGIC")
 	} else if v != magic {
-		return d.card.Errorf("%w: MAGIC (%#02x) reads %#x, expected %#x", nic.ErrHardware, uint32(regMAGIC), v, uint32(magic))
+		return d.card.Errorf("%w: MAGIC (%#02x) reads %#x, expected %#x", nic.ErrHardware, uint32(regMAGIC), v,
+			uint32(magic))
 	}
 	return nil
 }
@@ -137,12 +139,14 @@ func (d *Device) start() error {
 		return err
 	}
 	d.write(regCONTROL, controlEnable)
-	for end := kit.NewDeadline(100*time.Millisecond, 100); d.read(regCONTROL) != controlEnable; time.Sleep(20 * time.Microsecond) {
+	for end := kit.NewDeadline(100*time.Millisecond, 100); d.read(regCONTROL) != controlEnable; time.Sleep(
+		20 * time.Microsecond) {
 		if err := d.here(); err != nil {
 			return err
 		}
 		if end.Over() {
-			return d.card.Errorf("%w: CONTROL (%#02x) is %#x, expected %#x", nic.ErrTimeout, uint32(regCONTROL), d.read(regCONTROL), controlEnable)
+			return d.card.Errorf("%w: CONTROL (%#02x) is %#x, expected %#x", nic.ErrTimeout, uint32(regCONTROL),
+				d.read(regCONTROL), controlEnable)
 		}
 	}
 	q.reset()
@@ -230,7 +234,8 @@ func (d *Device) counts() (nic.Stats, error) {
 		return nic.Stats{}, err
 	}
 	w := &d.wide
-	return nic.Stats{RxFrames: w[0].Read(rx), TxFrames: w[1].Read(tx), RxDropped: w[2].Read(missed), TxErrors: w[3].Read(bad)}, nil
+	return nic.Stats{RxFrames: w[0].Read(rx), TxFrames: w[1].Read(tx), RxDropped: w[2].Read(missed),
+		TxErrors: w[3].Read(bad)}, nil
 }
 
 // Close stops the device and releases everything.

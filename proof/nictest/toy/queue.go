@@ -51,7 +51,8 @@ func (q *Queue) Poll(r *fastpath.Responder) int {
 	next, first := q.rxNext, q.txTail
 	tail := first
 	for end := min(maxBatch, q.posted-next) + next; next != end; next++ {
-		w := atomic.LoadUint64(&q.rxDesc(next).word) // acquires the device's earlier writes (nic/memory-order.md, "done, then the rest")
+		// acquires the device's earlier writes (nic/memory-order.md, "done, then the rest")
+		w := atomic.LoadUint64(&q.rxDesc(next).word)
 		if w&descDone == 0 {
 			break
 		}

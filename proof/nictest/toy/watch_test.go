@@ -51,7 +51,8 @@ func TestWatch(t *testing.T) {
 				fn := must.Get(port.Function())(t)
 				port.StartVirtual()
 				var log programs.Output
-				d := must.Get(toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)), Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
+				d := must.Get(toy.Open(fn, nic.Options{RingSize: 64, MAC: [6]byte(nictest.EchoRequest(98)),
+					Log: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 				r := nictest.NewResponder(t)
 				stop := nictest.ServeVirtual(d.Gate(), func() { d.Queue(0).Poll(r) })
 				answers := func() bool {
@@ -74,7 +75,8 @@ func TestWatch(t *testing.T) {
 						t.Errorf("restarted within %v", c.notBy)
 					}
 					if time.Sleep(c.by - c.notBy); resets() != 1 || !strings.Contains(log.String(), c.log) {
-						t.Errorf("%d restarts after %v, want 1 and %q in the log:\n%s", resets(), c.by, c.log, log.String())
+						t.Errorf("%d restarts after %v, want 1 and %q in the log:\n%s", resets(), c.by, c.log,
+							log.String())
 					}
 					far.Recv(0)
 					if !answers() {

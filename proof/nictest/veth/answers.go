@@ -178,7 +178,8 @@ func (v *Pair) Flows(t testing.TB, s *Server) {
 		t.Errorf("%d replies to %d datagrams", datagrams, flows)
 	}
 	var st nic.Stats
-	for end := time.Now().Add(patience); st.TxFrames != answered && time.Now().Before(end); { // counted after the kernel has sent them
+	// counted after the kernel has sent them
+	for end := time.Now().Add(patience); st.TxFrames != answered && time.Now().Before(end); {
 		must.OK(t, s.Device.ReadStats(&st))
 	}
 	if st.TxFrames != answered {
@@ -253,7 +254,8 @@ func (v *Pair) isReply(f, sent []byte) bool {
 		l3 = bytes.Index(sent, []byte{0x86, 0xdd, 0x60}) + 2
 	}
 	icmp := len(sent) - 64
-	return bytes.Equal(f[12:l3], sent[12:l3]) && f[icmp] != sent[icmp] && bytes.Equal(f[icmp+4:len(sent)], sent[icmp+4:])
+	return bytes.Equal(f[12:l3], sent[12:l3]) && f[icmp] != sent[icmp] &&
+		bytes.Equal(f[icmp+4:len(sent)], sent[icmp+4:])
 }
 
 // Burst sends more frames than fit into any ring, as fast as the kernel accepts them, and expects each to be accounted
@@ -276,12 +278,15 @@ func (v *Pair) Burst(t testing.TB, s *Server) {
 	for time.Now().Before(deadline) {
 		must.OK(t, s.Device.ReadStats(&after))
 		seen := after.RxFrames + after.RxDropped - before.RxFrames - before.RxDropped + lost
-		if seen >= frames && after.TxFrames+after.TxDropped+after.TxErrors-before.TxFrames >= after.RxFrames-before.RxFrames-100 {
+		if seen >= frames && after.TxFrames+after.TxDropped+after.TxErrors-before.TxFrames >= after.RxFrames-
+			before.RxFrames-100 {
 			break
 		}
 	}
-	t.Logf("burst of %d: %d lost on the wire, received %d, dropped %d, answered %d (%d not: no room), errors %d, %v", frames, lost,
-		after.RxFrames-before.RxFrames, after.RxDropped-before.RxDropped, after.TxFrames-before.TxFrames, after.TxDropped, after.TxErrors, after.Extra)
+	t.Logf("burst of %d: %d lost on the wire, received %d, dropped %d, answered %d (%d not: no room), errors %d, %v",
+		frames, lost,
+		after.RxFrames-before.RxFrames, after.RxDropped-before.RxDropped, after.TxFrames-before.TxFrames,
+		after.TxDropped, after.TxErrors, after.Extra)
 	if seen := after.RxFrames + after.RxDropped - before.RxFrames - before.RxDropped; seen+lost < frames {
 		t.Errorf("%d of %d frames accounted for, %d lost on the wire: %+v", seen, frames, lost, after)
 	}

@@ -49,7 +49,8 @@ func Loops(t *testing.T, open Open) {
 			wait(t, "the refusal for "+end.String(), func() bool { return s.count(end) == 1 })
 			n := s.count(fastpath.AnsweredUDPv4)
 			if port < 1024 && n != 0 || port >= 1024 && n != burst || echoed.Load() != n {
-				t.Errorf("%d replies, %d of them echoed; want none from a service's port, and else %d", n, echoed.Load(), burst)
+				t.Errorf("%d replies, %d of them echoed; want none from a service's port, and else %d", n,
+					echoed.Load(), burst)
 			}
 		})
 	}

@@ -93,7 +93,8 @@ func (e *End) configure(t testing.TB) {
 		}
 		if name != "lo" {
 			for _, p := range []netip.Prefix{e.IPv4, e.IPv6} {
-				a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+				a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(),
+					Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 				if p.Addr().Is6() {
 					a.Flags = 0x02 // IFA_F_NODAD: usable immediately
 				}

@@ -15,7 +15,8 @@ import (
 // Start returns only when the program is ready, the program's input stays open, and the program has ended after Stop.
 func TestProcess(t *testing.T) {
 	here := func(f func() error) error { return f() }
-	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up", Quit: "quit\n", Within: here}
+	p := &Process{Command: []string{"sh", "-c", "echo up; read x; test \"$x\" = quit && echo asked"}, Ready: "up",
+		Quit: "quit\n", Within: here}
 	must.OK(t, p.Start())
 	select {
 	case <-p.ended:

@@ -24,7 +24,8 @@ func Testpmd(driver, iface string, core, other int) (*Process, error) {
 		return nil, err
 	}
 	if free < hugepages {
-		return nil, fmt.Errorf("%d hugepages of 2 MiB are free, testpmd wants %d: make peers reserves them", free, hugepages)
+		return nil, fmt.Errorf("%d hugepages of 2 MiB are free, testpmd wants %d: make peers reserves them", free,
+			hugepages)
 	}
 	return &Process{
 		Command: []string{path, "--lcores", fmt.Sprintf("0@%d,1@%d", other, core), "--no-pci", "--in-memory",

@@ -29,7 +29,8 @@ const UDPEcho = "udp-echo"
 
 // competitors creates the peers, tests each, and keeps those that answer.
 func (c *contest) competitors() error {
-	kernel, ours := netip.MustParsePrefix(testbed.KernelPrefix).Addr(), netip.MustParsePrefix(testbed.ResponderPrefix).Addr()
+	kernel, ours := netip.MustParsePrefix(testbed.KernelPrefix).Addr(),
+		netip.MustParsePrefix(testbed.ResponderPrefix).Addr()
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -52,30 +53,36 @@ func (c *contest) competitors() error {
 	for _, socket := range baseline.FloorSockets {
 		kind, variant, _ := strings.Cut(socket, "-")
 		start, stop := responders(kind, variants[variant]...)
-		all = append(all, &peer{name: "responder-" + socket, proto: probe.ICMP, target: ours, start: start, stop: stop, mac: macs[variant]})
+		all = append(all, &peer{name: "responder-" + socket, proto: probe.ICMP, target: ours, start: start, stop: stop,
+			mac: macs[variant]})
 		if noFloor == nil {
 			f := baseline.Floor(floor, socket, testbed.FarIface, core)
 			f.Within = c.bed.Within
-			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start, stop: f.Stop, mac: macs[variant]})
+			all = append(all, &peer{name: "floor-" + socket, proto: probe.ICMP, target: ours, start: f.Start,
+				stop: f.Stop, mac: macs[variant]})
 		}
 		if variant != "" {
 			continue // testpmd does not support it
 		}
 		start, stop = responders(kind, `trust.confine="light"`)
-		all = append(all, &peer{name: "responder-" + socket + "-light", proto: probe.ICMP, target: ours, start: start, stop: stop})
-		t, err := baseline.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind], testbed.FarIface, core, other)
+		all = append(all, &peer{name: "responder-" + socket + "-light", proto: probe.ICMP, target: ours, start: start,
+			stop: stop})
+		t, err := baseline.Testpmd(map[string]string{"afxdp": "net_af_xdp", "afpacket": "net_af_packet"}[kind],
+			testbed.FarIface, core, other)
 		if err != nil {
 			c.skip("testpmd-"+kind, err)
 			continue
 		}
 		t.Within = c.bed.Within
-		all = append(all, &peer{name: "testpmd-" + kind, proto: probe.ICMP, target: ours, start: t.Start, stop: func() error { return errors.Join(t.Stop(), c.detach()) }})
+		all = append(all, &peer{name: "testpmd-" + kind, proto: probe.ICMP, target: ours, start: t.Start,
+			stop: func() error { return errors.Join(t.Stop(), c.detach()) }})
 	}
 	for _, hook := range []string{xdpkit.Driver, xdpkit.Generic} {
 		name := map[string]string{xdpkit.Driver: "xdp", xdpkit.Generic: "xdp-generic"}[hook]
 		start, stop := responders("xdp", fmt.Sprintf("nic.generic_xdp=%t", hook == xdpkit.Generic))
 		f := &baseline.Swap{Iface: testbed.FarIface, Hook: hook, Within: c.bed.Within}
-		for _, p := range []*peer{{name: "responder-" + name, start: start, stop: stop}, {name: "floor-" + name, start: f.Start, stop: f.Stop}} {
+		for _, p := range []*peer{{name: "responder-" + name, start: start, stop: stop},
+			{name: "floor-" + name, start: f.Start, stop: f.Stop}} {
 			p.proto, p.target = probe.ICMP, ours
 			if attach := p.start; hook == xdpkit.Driver {
 				p.start = func() error { return errors.Join(c.lend(attach), c.at(hook)) }
@@ -86,7 +93,8 @@ func (c *contest) competitors() error {
 	all = append(all, &peer{name: "kernel", proto: probe.ICMP, target: kernel, start: idle, stop: idle})
 	start, stop := responders("afxdp")
 	all = append(all, &peer{name: "responder-afxdp-udp", proto: probe.UDP, target: ours, start: start, stop: stop})
-	echo := &baseline.Process{Command: []string{self, "peers", UDPEcho, netip.AddrPortFrom(kernel, 7).String(), strconv.Itoa(core)},
+	echo := &baseline.Process{Command: []string{self, "peers", UDPEcho, netip.AddrPortFrom(kernel, 7).String(),
+		strconv.Itoa(core)},
 		Ready: "ready", Within: c.bed.Within}
 	all = append(all, &peer{name: "socket-udp", proto: probe.UDP, target: kernel, start: echo.Start, stop: echo.Stop})
 	for _, p := range all {
@@ -144,9 +152,10 @@ func (c *contest) lend(f func() error) (err error) {
 		return errors.New("the bench's end has no XDP program with this prober, and a veth pair would drop all replies")
 	}
 	at, err := xdpkit.Attach(i, []xdpkit.Attempt{{Hook: xdpkit.Driver, Load: func() (*xdpkit.Program, error) {
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
-		}})
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "Apache-2.0",
+			Instructions: asm.Instructions{
+				asm.Mov.Imm(asm.R0, 2), asm.Return(), // XDP_PASS
+			}})
 		return &xdpkit.Program{Program: p}, err
 	}}})
 	if err != nil {
@@ -207,7 +216,8 @@ func (c *contest) try(p *peer) (err error) {
 	}
 	rep := result.Reports[0]
 	if n := rep.Counts; n.Received != count || n.Corrupt+n.Duplicates > 0 {
-		return fmt.Errorf("of %d probes it answered %d; %d corrupt, %d twice: %s", n.Sent, n.Received, n.Corrupt, n.Duplicates, strings.Join(rep.Notes, "; "))
+		return fmt.Errorf("of %d probes it answered %d; %d corrupt, %d twice: %s", n.Sent, n.Received, n.Corrupt,
+			n.Duplicates, strings.Join(rep.Notes, "; "))
 	}
 	return nil
 }

@@ -116,8 +116,10 @@ func (c *contest) run() (err error) {
 
 // setting has the settings for probes to p, at a rate or, with 0, in a closed loop. Its name starts with p's.
 func (c *contest) setting(p *peer, rate float64) measure.Settings {
-	return measure.Settings{Name: p.name, Target: p.target, Proto: p.proto, Rates: []float64{rate}, Sizes: []int{98}, Iface: testbed.NearIface,
-		Source: netip.MustParseAddr(testbed.NearAddress), Driver: c.Prober, Transport: "raw", Timeout: time.Second, Port: 7, MAC: p.mac}
+	return measure.Settings{Name: p.name, Target: p.target, Proto: p.proto, Rates: []float64{rate}, Sizes: []int{98},
+		Iface:  testbed.NearIface,
+		Source: netip.MustParseAddr(testbed.NearAddress), Driver: c.Prober, Transport: "raw", Timeout: time.Second,
+		Port: 7, MAC: p.mac}
 }
 
 // closedLoop measures some peers in alternating rounds.
@@ -138,7 +140,8 @@ func (c *contest) closedLoop(some []*peer) error {
 
 // options are the options of every session, with reports suitable for publishing.
 func (c *contest) options(duration, warmup time.Duration) measure.Plan {
-	return measure.Plan{Duration: duration, Warmup: warmup, Runs: 1, Core: c.bed.Core.CPU, Anonymous: true, Stop: c.Stop, Log: c.Log, ProgressTo: io.Discard}
+	return measure.Plan{Duration: duration, Warmup: warmup, Runs: 1, Core: c.bed.Core.CPU, Anonymous: true,
+		Stop: c.Stop, Log: c.Log, ProgressTo: io.Discard}
 }
 
 // measure activates each peer in its turn, and returns the reports, without their pages.

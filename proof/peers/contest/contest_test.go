@@ -24,8 +24,9 @@ import (
 func inside(t *testing.T, f func(c *contest) error) {
 	t.Helper()
 	needs.Root(t, "network namespaces")
-	c := &contest{Options: Options{Out: t.TempDir(), Prober: "afpacket", Each: 20 * time.Millisecond, Trial: 30 * time.Millisecond,
-		Stop: new(atomic.Bool), Log: slog.New(slog.DiscardHandler)}}
+	c := &contest{Options: Options{Out: t.TempDir(), Prober: "afpacket", Each: 20 * time.Millisecond,
+		Trial: 30 * time.Millisecond,
+		Stop:  new(atomic.Bool), Log: slog.New(slog.DiscardHandler)}}
 	done := make(chan error)
 	go func() { // on a thread that ends with it, because it cannot leave its namespace
 		runtime.LockOSThread()
@@ -81,7 +82,8 @@ func TestSaturate(t *testing.T) {
 	var table *tables.Table
 	inside(t, func(c *contest) error {
 		idle := func() error { return nil }
-		c.peers = []*peer{{name: "kernel", proto: probe.ICMP, target: netip.MustParsePrefix(testbed.KernelPrefix).Addr(), start: idle, stop: idle}}
+		c.peers = []*peer{{name: "kernel", proto: probe.ICMP,
+			target: netip.MustParsePrefix(testbed.KernelPrefix).Addr(), start: idle, stop: idle}}
 		table = &c.table
 		return errors.Join(c.saturate(c.peers), c.openLoop(c.peers))
 	})
@@ -89,7 +91,8 @@ func TestSaturate(t *testing.T) {
 		t.Skip("this machine is too busy for any rate to pass:", table.Skipped[0])
 	}
 	found := table.Saturation[0]
-	if next, why := tables.Ceiling(found); found.Counts.Lost != 0 || found.Traffic.Rate < 1 || next <= found.Traffic.Rate || why == "" {
+	if next, why := tables.Ceiling(found); found.Counts.Lost != 0 || found.Traffic.Rate < 1 ||
+		next <= found.Traffic.Rate || why == "" {
 		t.Errorf("%v/s with %+v, then %v/s: %s", found.Traffic.Rate, found.Counts, next, why)
 	}
 	if !found.Anonymous || len(table.Open) != len(tables.Fractions) {
@@ -97,7 +100,8 @@ func TestSaturate(t *testing.T) {
 	}
 	for i, percent := range tables.Fractions {
 		want := math.Floor(found.Traffic.Rate * float64(percent) / 100)
-		if rep := table.Open[i]; rep.Traffic.Rate != want || rep.Label != fmt.Sprintf("kernel at %d percent", percent) || rep.Counts.Sent == 0 {
+		if rep := table.Open[i]; rep.Traffic.Rate != want ||
+			rep.Label != fmt.Sprintf("kernel at %d percent", percent) || rep.Counts.Sent == 0 {
 			t.Errorf("%q at %v/s, want %v; %+v", rep.Label, rep.Traffic.Rate, want, rep.Counts)
 		}
 	}

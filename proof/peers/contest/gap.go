@@ -61,7 +61,8 @@ func (o GapOptions) run(out *Gaps) (err error) {
 		return err
 	}
 	out.Step = baseline.Resolution(clock)
-	r := &testbed.Responder{Bed: bed, Program: o.Responder, Driver: o.Driver, Core: core, Report: filepath.Join(dir, "report")}
+	r := &testbed.Responder{Bed: bed, Program: o.Responder, Driver: o.Driver, Core: core,
+		Report: filepath.Join(dir, "report")}
 	defer func() { err = errors.Join(err, r.Stop()) }()
 	for range o.Slices {
 		if err := r.Start(); err != nil {

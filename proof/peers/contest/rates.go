@@ -14,8 +14,9 @@ import (
 
 // The search for the highest rate without loss.
 const (
-	saturationFrom  = 1e6 // probes per second: more than a veth pair carries on any known machine
-	saturationAgain = 2   // additional trials for a rate that failed, because a single stall of the machine does not show a peer's limit
+	saturationFrom = 1e6 // probes per second: more than a veth pair carries on any known machine
+	// additional trials for a rate that failed, because a single stall of the machine does not show a peer's limit
+	saturationAgain = 2
 )
 
 // saturate searches for the highest rate without loss of each peer.
@@ -25,7 +26,8 @@ func (c *contest) saturate(some []*peer) error {
 			return err
 		}
 		s := c.setting(p, 0)
-		s.Timeout = 200 * time.Millisecond // longer than the queueing time in any ring; it passes once after each trial with loss
+		// longer than the queueing time in any ring; it passes once after each trial with loss
+		s.Timeout = 200 * time.Millisecond
 		o := c.options(c.Trial, 20*time.Millisecond)
 		o.Out, o.Variants = filepath.Join(c.dir, "saturation-"+p.name), []measure.Settings{s}
 		found, err := measure.Search(o, saturationFrom, saturationAgain)

@@ -53,7 +53,8 @@ func requests() (all []corpus.Request) {
 		{"udp", "udpv4", corpus.UDP(theirs, ours, 40000, corpus.UDPPorts[0], data)},
 		{"stamp", "stampv4", corpus.UDP(theirs, ours, 40000, corpus.STAMPPorts[0], data)},
 	} {
-		all = append(all, corpus.Request{Name: q.name + ", 1500 bytes", Kind: q.kind, Frame: corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, q.packet)})
+		all = append(all, corpus.Request{Name: q.name + ", 1500 bytes", Kind: q.kind,
+			Frame: corpus.Eth(corpus.OurMAC, corpus.TheirMAC, 0, 0x0800, q.packet)})
 	}
 	return all
 }
@@ -95,7 +96,8 @@ func Run(o Options) (rows []*Row, err error) {
 			if err != nil {
 				return nil, err
 			}
-			b.row.NS, b.row.Around = append(b.row.NS, float64(p.Nanoseconds())), append(b.row.Around, float64(around.Nanoseconds()))
+			b.row.NS, b.row.Around = append(b.row.NS, float64(p.Nanoseconds())),
+				append(b.row.Around, float64(around.Nanoseconds()))
 		}
 		slices.Reverse(all) // so that slow drift affects all alike
 	}
@@ -108,8 +110,10 @@ var errInterrupted = errors.New("interrupted")
 // requested, because they require a clock read for every frame.
 func config(q corpus.Request, g xdp.Guard) fastpath.Config {
 	c := fastpath.Config{
-		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts, ChecksumBytes: fastpath.DefaultChecksumBytes,
-		Rate: fastpath.DefaultRate, Burst: 1 << 32, Loop: 1 << 31, TicksPerSecond: 1e9, // the requests are equal
+		MAC: corpus.OurMAC, Addresses: corpus.Addresses, UDPPorts: corpus.UDPPorts,
+		ChecksumBytes: fastpath.DefaultChecksumBytes,
+		// the requests are equal
+		Rate: fastpath.DefaultRate, Burst: 1 << 32, Loop: 1 << 31, TicksPerSecond: 1e9,
 	}
 	if strings.HasPrefix(q.Name, "stamp") {
 		c.STAMPPorts, c.Clock = corpus.STAMPPorts, new(atomic.Pointer[fastpath.Clock])

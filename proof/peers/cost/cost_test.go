@@ -21,7 +21,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	text := Markdown(rows)
-	check.Contains(t, text, "| stamp6 |", "| udp, tagged |", "| stamp, 1500 bytes | 1500 |", "| ping6 | no limit of rates |", "| ping | none (open) |")
+	check.Contains(t, text, "| stamp6 |", "| udp, tagged |", "| stamp, 1500 bytes | 1500 |",
+		"| ping6 | no limit of rates |", "| ping | none (open) |")
 }
 
 func TestMarkdown(t *testing.T) {
@@ -29,6 +30,7 @@ func TestMarkdown(t *testing.T) {
 		{Request: "ping", Bytes: 64, Guards: "all guards", NS: []float64{50, 60, 70}, Around: []float64{30, 30, 31}},
 		{Request: "ping", Bytes: 64, Guards: "none (open)", NS: []float64{30, 50, 10}, Around: []float64{30, 30, 30}},
 	})
-	check.Contains(t, got, "| ping | 64 | 60 (50 to 70) | 30 |\n", "| ping | none (open) | 30 (10 to 50) | 20 (10 to 60) |\n",
+	check.Contains(t, got, "| ping | 64 | 60 (50 to 70) | 30 |\n",
+		"| ping | none (open) | 30 (10 to 50) | 20 (10 to 60) |\n",
 		"| ping | all guards | 60 (50 to 70) | – |\n")
 }

@@ -154,8 +154,8 @@ func runC(program string, core int, add func(name, c string, all, doorbell float
 	return nil
 }
 
-// runGo runs a driver's benchmarks. The second table's, of which there are seventy, take less time each: a sample is a group of 64 passes, so that
-// the quartiles are of hundreds of samples.
+// runGo runs a driver's benchmarks. The second table's, of which there are seventy, take less time each: a sample is a
+// group of 64 passes, so that the quartiles are of hundreds of samples.
 func runGo(name, binary, dir string, add func(name, c string, all, doorbell float64)) error {
 	if err := runBenchmarks(name, binary, dir, "(Datagram)?Poll", "100ms", add); err != nil {
 		return err

@@ -15,15 +15,19 @@ import (
 )
 
 func TestBenchmarkLine(t *testing.T) {
-	loop, name, v, ok := benchmark("BenchmarkPoll/llq=128/batch=1-2 \t 4435\t 200 ns/op\t 54.5 cycles/reply\t 46.25 doorbell-cycles/reply")
-	if !ok || loop != "" || name != "llq=128/batch=1" || v["cycles/reply"] != 54.5 || v["doorbell-cycles/reply"] != 46.25 {
+	loop, name, v, ok := benchmark(
+		"BenchmarkPoll/llq=128/batch=1-2 \t 4435\t 200 ns/op\t 54.5 cycles/reply\t 46.25 doorbell-cycles/reply")
+	if !ok || loop != "" || name != "llq=128/batch=1" || v["cycles/reply"] != 54.5 ||
+		v["doorbell-cycles/reply"] != 46.25 {
 		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
 	}
-	loop, name, v, ok = benchmark("BenchmarkDatagramPoll/size=64/batch=1/push=true-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
+	loop, name, v, ok = benchmark(
+		"BenchmarkDatagramPoll/size=64/batch=1/push=true-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
 	if !ok || loop != ", InfiniBand" || name != "size=64/batch=1/push=true" || v["cycles/reply"] != 61 {
 		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
 	}
-	loop, name, v, ok = benchmark("BenchmarkKinds/udp6/tag=yes/size=86/batch=1-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
+	loop, name, v, ok = benchmark(
+		"BenchmarkKinds/udp6/tag=yes/size=86/batch=1-2 \t 4435\t 200 ns/op\t 61 cycles/reply\t 57 doorbell-cycles/reply")
 	if !ok || loop != "" || name != "udp6/tag=yes/size=86/batch=1" || v["cycles/reply"] != 61 {
 		t.Errorf("%q, %q, %v, %v", loop, name, v, ok)
 	}

@@ -61,9 +61,12 @@ func Rows() []Row {
 		{Key: "threads", Name: "pinned, others' threads moved off the CPU", Steps: []string{isolate.Threads}, Others: true},
 		{Key: "partition", Name: "pinned, isolated cpuset partition", Steps: []string{isolate.Partition}, Others: true},
 		{Key: "isolate", Name: "`cpu.isolate = true`: all of these but the priority", Steps: []string{
-			isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping, isolate.Idle}, Others: true},
-		{Key: "all", Name: "`cpu.isolate = true`, `cpu.priority = 50`, guard lifted", Priority: priority, Lift: true, Steps: []string{
-			isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts, isolate.Housekeeping, isolate.Idle}, Others: true},
+			isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts,
+			isolate.Housekeeping, isolate.Idle}, Others: true},
+		{Key: "all", Name: "`cpu.isolate = true`, `cpu.priority = 50`, guard lifted", Priority: priority, Lift: true,
+			Steps: []string{
+				isolate.Timers, isolate.Partition, isolate.Threads, isolate.Workqueues, isolate.Interrupts,
+				isolate.Housekeeping, isolate.Idle}, Others: true},
 	}
 }
 
@@ -72,9 +75,10 @@ type Result struct {
 	Row
 	Wait, Trip []latency.Summary
 	Off, Away  []float64 // how often per second another thread ran on the loop's CPU, and for which share of the time
-	Interrupts []float64 // per second, on the loop's CPU: device interrupts, timer interrupts, and those from other CPUs
-	Left       int64     // requests left out, in all rounds
-	Why        string    // why the row could not be measured
+	// per second, on the loop's CPU: device interrupts, timer interrupts, and those from other CPUs
+	Interrupts []float64
+	Left       int64  // requests left out, in all rounds
+	Why        string // why the row could not be measured
 	Notes      []string
 }
 
@@ -100,7 +104,8 @@ func Run(o Options) ([]Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC()
-	runtime.LockOSThread() // Pdeathsig fires when this thread exits; if a loop could end the thread, the load would be killed with it
+	// Pdeathsig fires when this thread exits; if a loop could end the thread, the load would be killed with it
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for range o.Load {
 		stop, err := busy()
@@ -206,7 +211,8 @@ func (o *Options) slice(r *Result, clock *latency.Clock) (err error) {
 }
 
 // loop polls the mailbox as a driver's Serve polls its rings.
-func (o *Options) loop(r Row, lease *isolate.Lease, m *mailbox, l *polling.Loop, off *scheduled, stop *atomic.Bool, ready chan<- bool) error {
+func (o *Options) loop(r Row, lease *isolate.Lease, m *mailbox, l *polling.Loop, off *scheduled, stop *atomic.Bool,
+	ready chan<- bool) error {
 	runtime.LockOSThread() // and never unlocked: the thread and its settings end together
 	if !r.Free {
 		if err := errors.Join(lease.Join(), pin(o.Core)); err != nil {
@@ -272,7 +278,8 @@ func interrupts(cpu int) (uint64, error) {
 
 // ask sends a request to the loop each interval. If its own thread was descheduled, the loop is not to blame: the
 // request is left out, and the schedule restarts.
-func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *latency.Clock, stop *atomic.Bool) error {
+func (o *Options) ask(m *mailbox, trips *polling.Histogram, left *int64, clock *latency.Clock,
+	stop *atomic.Bool) error {
 	runtime.LockOSThread()
 	if err := errors.Join(pin(o.Prober), realTime(priority)); err != nil {
 		return err

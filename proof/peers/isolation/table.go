@@ -42,7 +42,8 @@ func Markdown(results []Result) string {
 		for _, r := range results {
 			fmt.Fprintf(&b, "| %s |", r.Name)
 			if r.Why != "" {
-				fmt.Fprintf(&b, " not measured: %s | | | |%s\n", r.Why, strings.Repeat(" |", strings.Count(questions, "|")))
+				fmt.Fprintf(&b, " not measured: %s | | | |%s\n", r.Why,
+					strings.Repeat(" |", strings.Count(questions, "|")))
 				continue
 			}
 			for _, p := range []struct {
@@ -58,7 +59,8 @@ func Markdown(results []Result) string {
 						v = append(v, p.of(s))
 					}
 				}
-				if len(v) < len(t.of(r)) { // some rounds have too few requests, and a median of the others would not be comparable
+				// some rounds have too few requests, and a median of the others would not be comparable
+				if len(v) < len(t.of(r)) {
 					b.WriteString(" – |")
 					continue
 				}
@@ -79,7 +81,8 @@ func Markdown(results []Result) string {
 	b.WriteString("| The loop's CPU | others had it, times a second | part of the time | interrupts a second |\n|---|--:|--:|--:|\n")
 	for _, r := range results {
 		if r.Why == "" {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.Name, spread(r.Off, 1, ""), spread(scaled(r.Away, 100), 1, " %"), spread(r.Interrupts, 0, ""))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.Name, spread(r.Off, 1, ""),
+				spread(scaled(r.Away, 100), 1, " %"), spread(r.Interrupts, 0, ""))
 		}
 	}
 	b.WriteByte('\n')

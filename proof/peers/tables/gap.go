@@ -32,10 +32,12 @@ func GapTable(ours, c []*latency.Histogram, step float64) (text string, missed [
 		ratio := first / second
 		fmt.Fprintf(&out, "| %s | %.0f | %.0f | %.2f | %s |\n", q.name, first, second, ratio, Ratio(x, y).ratio())
 		if q.q <= 0.9999 && ratio > gapGoal && first-second > 1.5*step {
-			missed = append(missed, fmt.Sprintf("%s of the responder's gap is %.2f times the C loop's, the goal is %.1f", q.name, ratio, gapGoal))
+			missed = append(missed, fmt.Sprintf(
+				"%s of the responder's gap is %.2f times the C loop's, the goal is %.1f", q.name, ratio, gapGoal))
 		}
 	}
-	fmt.Fprintf(&out, "| passes | %d | %d | | |\n| mean | %.2f | %.2f | %.2f | |\n", a.Count, b.Count, a.Mean(), b.Mean(), a.Mean()/b.Mean())
+	fmt.Fprintf(&out, "| passes | %d | %d | | |\n| mean | %.2f | %.2f | %.2f | |\n", a.Count, b.Count, a.Mean(),
+		b.Mean(), a.Mean()/b.Mean())
 	fmt.Fprintf(&out, "\nTwo reads of the counter usually differ by %.0f ns, or not at all: percentiles that differ by one such step do not differ.\n", step)
 	return out.String(), missed
 }

@@ -40,7 +40,8 @@ func Compared(ours, other string) bool {
 	case role == "responder":
 		return what != "responder"
 	}
-	return role == "floor" && what == "testpmd" && (strings.HasPrefix(socket, on) || strings.HasPrefix(socket, "xdp") && on == "afxdp")
+	return role == "floor" && what == "testpmd" && (strings.HasPrefix(socket, on) || strings.HasPrefix(socket, "xdp") &&
+		on == "afxdp")
 }
 
 // most formats Most with one decimal, or two if needed.
@@ -92,14 +93,16 @@ func (t *Table) goals(b *strings.Builder) {
 		if r, ok := t.ratio(g, g.Ours, g.floor()); ok {
 			above = r.ratio()
 		}
-		fmt.Fprintf(&lines, "| %s of %s at most %s of %s's | %s | %s | %s | %s |\n", g.Quantile, g.Ours, g.most(), g.Other, ours.ratio(), floor, above, t.verdict(g))
+		fmt.Fprintf(&lines, "| %s of %s at most %s of %s's | %s | %s | %s | %s |\n", g.Quantile, g.Ours, g.most(),
+			g.Other, ours.ratio(), floor, above, t.verdict(g))
 	}
 	if lines.Len() == 0 {
 		return
 	}
 	fmt.Fprint(b, "\nThe goals. The floor is the least program in C that answers over the same socket, or in the kernel: it swaps the\n"+
 		"addresses, fixes the checksum and sends, and checks nothing. What it misses takes another kernel, not another program.\n\n")
-	fmt.Fprintf(b, "| Goal | responder / other | floor / other | responder / floor | |\n|---|---|---|---|---|\n%s", lines.String())
+	fmt.Fprintf(b, "| Goal | responder / other | floor / other | responder / floor | |\n|---|---|---|---|---|\n%s",
+		lines.String())
 }
 
 // Missed returns the missed goals, and lost or corrupt frames, one sentence each.
@@ -107,12 +110,14 @@ func (t *Table) Missed() []string {
 	var out []string
 	for _, g := range goals {
 		if r, ok := t.ratio(g, g.Ours, g.Other); ok && r.Median > g.Most {
-			out = append(out, fmt.Sprintf("%s of %s is %.2f of %s's, the goal is %s: %s", g.Quantile, g.Ours, r.Median, g.Other, g.most(), t.verdict(g)))
+			out = append(out, fmt.Sprintf("%s of %s is %.2f of %s's, the goal is %s: %s", g.Quantile, g.Ours, r.Median,
+				g.Other, g.most(), t.verdict(g)))
 		}
 	}
 	for _, r := range slices.Concat(t.Closed, t.Open) {
 		if n := r.Counts; strings.HasPrefix(r.Label, "responder") && n.Lost+n.Corrupt+n.Duplicates > 0 {
-			out = append(out, fmt.Sprintf("%s: of %d probes %d lost, %d answered twice; %d replies corrupt", r.Label, n.Sent, n.Lost, n.Duplicates, n.Corrupt))
+			out = append(out, fmt.Sprintf("%s: of %d probes %d lost, %d answered twice; %d replies corrupt", r.Label,
+				n.Sent, n.Lost, n.Duplicates, n.Corrupt))
 		}
 	}
 	return out
@@ -127,7 +132,8 @@ func Ceiling(rep *report.Report) (rate float64, why string) {
 	for _, n := range rep.Notes {
 		var r float64
 		head, text, ok := strings.Cut(n, "/s: ")
-		if _, err := fmt.Sscanf(strings.ReplaceAll(head, ",", ""), "%g", &r); !ok || err != nil || strings.HasPrefix(text, "no loss") {
+		if _, err := fmt.Sscanf(strings.ReplaceAll(head, ",", ""), "%g", &r); !ok || err != nil ||
+			strings.HasPrefix(text, "no loss") {
 			continue
 		}
 		if rate == 0 || r < rate {

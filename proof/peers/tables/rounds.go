@@ -23,7 +23,8 @@ func rounds(rep *report.Report, q float64) []float64 {
 	for _, run := range rep.Runs {
 		var parts []*latency.Histogram
 		for _, i := range rep.Main().Intervals {
-			if middle := (i.Start + i.End) / 2; middle >= run.Start && middle < run.End { // a log read from a file has whole milliseconds
+			// a log read from a file has whole milliseconds
+			if middle := (i.Start + i.End) / 2; middle >= run.Start && middle < run.End {
 				parts = append(parts, i.Histogram)
 			}
 		}

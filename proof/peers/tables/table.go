@@ -119,8 +119,10 @@ func (t *Table) rates(b *strings.Builder) {
 		if l := r.Find(latency.LagSeries); l != nil {
 			lag = fmt.Sprintf("%.2f | %.2f", float64(l.Summary.P99)/1e3, float64(l.Summary.P999)/1e3)
 		}
-		fmt.Fprintf(b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n", strings.Replace(r.Label, " percent", " %", 1), r.Traffic.Rate,
-			r.Counts.Sent, r.Counts.Lost, r.Counts.Corrupt, float64(s.P50)/1e3, float64(s.P99)/1e3, float64(s.P999)/1e3, lag)
+		fmt.Fprintf(b, "| %s | %.0f | %d | %d | %d | %.2f | %.2f | %.2f | %s |\n",
+			strings.Replace(r.Label, " percent", " %", 1), r.Traffic.Rate,
+			r.Counts.Sent, r.Counts.Lost, r.Counts.Corrupt, float64(s.P50)/1e3, float64(s.P99)/1e3, float64(s.P999)/1e3,
+			lag)
 	}
 	b.WriteString("\n</details>\n")
 }
@@ -176,7 +178,8 @@ func (t *Table) WriteFigures(file string) error {
 	list := func(all []*report.Report) []figures {
 		out := []figures{}
 		for _, r := range all {
-			f := figures{Label: r.Label, Rate: r.Traffic.Rate, Counts: r.Counts, RTT: r.Main().Summary, Notes: r.Notes, Duration: r.End.Sub(r.Start).Nanoseconds()}
+			f := figures{Label: r.Label, Rate: r.Traffic.Rate, Counts: r.Counts, RTT: r.Main().Summary, Notes: r.Notes,
+				Duration: r.End.Sub(r.Start).Nanoseconds()}
 			if lag := r.Find(latency.LagSeries); lag != nil {
 				f.SendLag = &lag.Summary
 			}

@@ -22,7 +22,8 @@ func reported(label string, rounds ...[]int64) *report.Report {
 		at := int64(i) * 1000
 		rep.Runs = append(rep.Runs, latency.Run{Start: at, End: at + 900})
 		half := len(values) / 2
-		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 450, Histogram: latency.FromValues(values[:half])},
+		s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: at + 450,
+			Histogram: latency.FromValues(values[:half])},
 			latency.Interval{Start: at + 450, End: at + 900, Histogram: latency.FromValues(values[half:])})
 		all = append(all, values...)
 	}
@@ -63,7 +64,8 @@ func TestMissed(t *testing.T) {
 		t.Errorf("0.79 of testpmd: %q", got)
 	}
 	table.Closed[0] = reported("responder-afxdp", at(81))
-	for floor, want := range map[int64]string{0: "missed", 79: "missed, though the floor reaches it", 81: "missed, by the floor too"} {
+	for floor, want := range map[int64]string{0: "missed", 79: "missed, though the floor reaches it",
+		81: "missed, by the floor too"} {
 		if table.Closed = table.Closed[:2]; floor > 0 {
 			table.Closed = append(table.Closed, reported("floor-afxdp", at(floor)))
 		}
@@ -104,7 +106,8 @@ func TestCeiling(t *testing.T) {
 		t.Errorf("no search: %v %q", rate, why)
 	}
 	rep.Notes = []string{"the highest of the rates tried that lost nothing in 300ms (RFC 2544 §26.1 wants 60 s), to 1 %",
-		"1,000,000/s: not offered: this host fell 100.0 ms behind (trial 3)", "500,000/s: loss of 0.01 %", "250,000/s: no loss (trial 2)",
+		"1,000,000/s: not offered: this host fell 100.0 ms behind (trial 3)", "500,000/s: loss of 0.01 %",
+		"250,000/s: no loss (trial 2)",
 		"375,000/s: loss of 0.002 % (trial 3)", "312,500/s: no loss", "taken in/s: a hurry"}
 	if rate, why := Ceiling(rep); rate != 375000 || why != "loss of 0.002 % (trial 3)" {
 		t.Errorf("%v %q", rate, why)
@@ -127,7 +130,8 @@ func TestMarkdown(t *testing.T) {
 	other := reported("testpmd-afxdp at 75 percent", at(4000))
 	other.Counts.Lost = 2
 	table := Table{
-		Closed:     []*report.Report{reported("responder-afxdp", at(90)), reported("floor-afxdp", at(85)), reported("testpmd-afxdp", at(100))},
+		Closed: []*report.Report{reported("responder-afxdp", at(90)), reported("floor-afxdp", at(85)),
+			reported("testpmd-afxdp", at(100))},
 		Versus:     [][2]string{{"responder-afxdp", "floor-afxdp"}},
 		Saturation: []*report.Report{peer, bench},
 		Open:       []*report.Report{slow, other},

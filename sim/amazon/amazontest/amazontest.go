@@ -1,4 +1,5 @@
-// Package amazontest drives the management interface of an amazon.Controller by hand, for the tests of the models that embed it.
+// Package amazontest drives the management interface of an amazon.Controller by hand, for the tests of the models that
+// embed it.
 package amazontest
 
 import (

@@ -1,5 +1,5 @@
-// Command collector is an OpenTelemetry collector with the components that the tests need: it takes metrics by OTLP and sends them on by
-// OTLP, as the collector's own distributions do.
+// Command collector is an OpenTelemetry collector with the components that the tests need: it takes metrics by OTLP and
+// sends them on by OTLP, as the collector's own distributions do.
 package main
 
 import (

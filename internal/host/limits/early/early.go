@@ -1,6 +1,7 @@
-// Package early ends a process that can open next to no files, with an error that names the limit. Its init runs before those packages that
-// open a file when they are initialized (protobuf's), for which the Go runtime's poller would end the process with a stack trace: it depends
-// on package syscall alone, and Go initializes a package as soon as its dependencies are.
+// Package early ends a process that can open next to no files, with an error that names the limit. Its init runs before
+// those packages that open a file when they are initialized (protobuf's), for which the Go runtime's poller would end
+// the process with a stack trace: it depends on package syscall alone, and Go initializes a package as soon as its
+// dependencies are.
 package early
 
 import (
@@ -24,7 +25,8 @@ func init() {
 	}
 	var l syscall.Rlimit
 	if n < first && syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) == nil {
-		syscall.Write(2, []byte("the start needs 8 more open files, and only "+strconv.Itoa(n)+" can be opened (the limit of open files is "+
+		syscall.Write(2, []byte("the start needs 8 more open files, and only "+strconv.Itoa(n)+
+			" can be opened (the limit of open files is "+
 			strconv.FormatUint(l.Max, 10)+": raise it with ulimit -n or LimitNOFILE=)\n"))
 		syscall.Exit(1)
 	}

@@ -449,5 +449,6 @@ type FlowSpecTCPUDP struct {
 	Mask     FlowTCPUDPFilter
 }
 
-// DeviceManagedFlowSteering is the flag of a device whose rules select frames by their headers (QueryDeviceResp.DeviceCapFlags).
+// DeviceManagedFlowSteering is the flag of a device whose rules select frames by their headers
+// (QueryDeviceResp.DeviceCapFlags).
 const DeviceManagedFlowSteering = 1 << 29

@@ -34,7 +34,8 @@ type MLX4IBCreateCQResp struct {
 	Reserved uint32
 }
 
-// MLX4IBCreateQP has the addresses of a queue pair's rings and of its receive queue's doorbell record, and the size of its send queue.
+// MLX4IBCreateQP has the addresses of a queue pair's rings and of its receive queue's doorbell record, and the size of
+// its send queue.
 type MLX4IBCreateQP struct {
 	BufAddr      uint64
 	DBAddr       uint64

@@ -51,11 +51,12 @@ type MLX5AllocUcontextResp struct {
 // MLX5AllocPDResp is mlx5_ib_alloc_pd_resp.
 type MLX5AllocPDResp struct{ PDN uint32 }
 
-// MLX5UserInlineModeNone, in EthMinInline, is a device that requires no headers inline in a send WQE. The value of each other mode is one more
-// than the firmware's.
+// MLX5UserInlineModeNone, in EthMinInline, is a device that requires no headers inline in a send WQE. The value of each
+// other mode is one more than the firmware's.
 const MLX5UserInlineModeNone = 1
 
-// MLX5CreateCQ has the addresses of a completion queue's entries and of its doorbell record, and the number of its doorbell page.
+// MLX5CreateCQ has the addresses of a completion queue's entries and of its doorbell record, and the number of its
+// doorbell page.
 type MLX5CreateCQ struct {
 	BufAddr          uint64
 	DBAddr           uint64
@@ -74,13 +75,15 @@ type MLX5CreateCQResp struct {
 	Reserved uint32
 }
 
-// Flags of MLX5CreateCQ and MLX5CreateQP: UARPageIndex and BFRegIndex have the number of a doorbell page of the program's own.
+// Flags of MLX5CreateCQ and MLX5CreateQP: UARPageIndex and BFRegIndex have the number of a doorbell page of the
+// program's own.
 const (
 	MLX5CreateCQFlagsUARPageIndex = 1 << 1
 	MLX5QPFlagUARPageIndex        = 1 << 10
 )
 
-// MLX5CreateQP has the addresses of a queue pair's rings and of its doorbell records: the receive queue's, then the send queue's.
+// MLX5CreateQP has the addresses of a queue pair's rings and of its doorbell records: the receive queue's, then the
+// send queue's.
 type MLX5CreateQP struct {
 	BufAddr    uint64 // receive queue
 	DBAddr     uint64

@@ -38,8 +38,8 @@ func (m *Message) TakeFD(n int) int {
 	return fd
 }
 
-// Conn is one connection. Call reads the reply to its request itself, in a blocking system call: a reader beside it would cost a switch of
-// goroutines, often between threads, for each access. What it reads for others it passes on.
+// Conn is one connection. Call reads the reply to its request itself, in a blocking system call: a reader beside it
+// would cost a switch of goroutines, often between threads, for each access. What it reads for others it passes on.
 //
 // The socket is outside of Go's poller, which would wake a thread for each message.
 type Conn struct {
@@ -66,19 +66,20 @@ type Conn struct {
 const (
 	maxOOB = 1024 // control data with 253 descriptors, the most that the kernel passes at once
 
-	// maxRequests is the number of requests that a Call keeps for Next. QEMU's register writes request no reply, so a guest may send
-	// thousands while the device waits for one.
+	// maxRequests is the number of requests that a Call keeps for Next. QEMU's register writes request no reply, so a
+	// guest may send thousands while the device waits for one.
 	maxRequests = 1 << 17
 
-	// rest is how long Run leaves reading to calls after the last one. A device that is used by calls sends no requests but for memory
-	// without a file, before which Alert is called.
+	// rest is how long Run leaves reading to calls after the last one. A device that is used by calls sends no requests
+	// but for memory without a file, before which Alert is called.
 	rest = time.Millisecond
 )
 
-// NewConn takes ownership of sock. A Call passes the requests that it reads to request, which must not wait for the other side, or keeps
-// them for Next if request is nil.
+// NewConn takes ownership of sock. A Call passes the requests that it reads to request, which must not wait for the
+// other side, or keeps them for Next if request is nil.
 func NewConn(sock *net.UnixConn, request func(Message) error) (*Conn, error) {
-	c := &Conn{request: request, waiting: map[uint16]chan Message{}, reader: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &Conn{request: request, waiting: map[uint16]chan Message{}, reader: make(chan struct{}, 1),
+		done: make(chan struct{})}
 	if err := c.sock.open(sock); err != nil {
 		return nil, fmt.Errorf("vfio-user: %w", err)
 	}
@@ -111,8 +112,8 @@ func (c *Conn) reason() error {
 	return c.err
 }
 
-// read reads one message, which has begun to arrive: the header, then exactly the body. Reading ahead would attach a descriptor to the
-// wrong message. The caller has c.reader.
+// read reads one message, which has begun to arrive: the header, then exactly the body. Reading ahead would attach a
+// descriptor to the wrong message. The caller has c.reader.
 func (c *Conn) read() (m Message, err error) {
 	defer func() {
 		if err != nil {
@@ -159,8 +160,8 @@ func (c *Conn) readFull(p []byte, m *Message) error {
 	return nil
 }
 
-// receive waits for a message until the deadline, which is zero for none. It passes a reply to its caller, and returns a request. After an
-// error but os.ErrDeadlineExceeded the connection is closed. The caller has c.reader.
+// receive waits for a message until the deadline, which is zero for none. It passes a reply to its caller, and returns
+// a request. After an error but os.ErrDeadlineExceeded the connection is closed. The caller has c.reader.
 func (c *Conn) receive(deadline time.Time) (m Message, request bool, err error) {
 	if err = c.sock.wait(unix.POLLIN, deadline); err == nil {
 		m, err = c.read()
@@ -332,7 +333,8 @@ func (c *Conn) Next() (Message, error) {
 // Alert makes Run expect requests at any time.
 func (c *Conn) Alert() { c.alert.Store(true) }
 
-// Run passes requests to the function given to NewConn until the connection is closed. While there are calls, they do that.
+// Run passes requests to the function given to NewConn until the connection is closed. While there are calls, they do
+// that.
 func (c *Conn) Run() error {
 	for calls := uint32(0); ; {
 		for n := c.calls.Load(); n != calls && !c.alert.Load(); n = c.calls.Load() {

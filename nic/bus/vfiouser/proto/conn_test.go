@@ -48,8 +48,8 @@ func raw(id uint16, cmd Command, flags uint32, body ...any) []byte {
 	return Encode(id, uint16(cmd), uint32(HeaderSize+len(b)), flags, uint32(0), b)
 }
 
-// Both sides call at the same time, from several goroutines: each caller receives its own reply, even if another goroutine read it. The side that keeps
-// requests for Next answers them from another goroutine.
+// Both sides call at the same time, from several goroutines: each caller receives its own reply, even if another
+// goroutine read it. The side that keeps requests for Next answers them from another goroutine.
 func TestCallsOfBothSides(t *testing.T) {
 	s := sockets(t)
 	var a *Conn
@@ -89,7 +89,8 @@ func TestCallsOfBothSides(t *testing.T) {
 func TestRequestsBeforeAReply(t *testing.T) {
 	s := sockets(t)
 	c := newConn(t, s[0], nil)
-	must.Get(s[1].Write(append(raw(7, CmdReset, 0), append(raw(8, CmdGetInfo, 0), raw(0, CmdDMARead, FlagReply, uint32(5))...)...)))(t)
+	must.Get(s[1].Write(append(raw(7, CmdReset, 0), append(raw(8, CmdGetInfo, 0),
+		raw(0, CmdDMARead, FlagReply, uint32(5))...)...)))(t)
 	m := must.Get(c.Call(CmdDMARead, nil))(t)
 	check.Equal(t, le.Uint32(m.Body), 5, "the reply has %d")
 	must.Get(s[1].Write(raw(9, CmdReset, 0)))(t)
@@ -202,7 +203,8 @@ func TestRepliesThatBreakTheProtocol(t *testing.T) {
 		"another command's":   raw(0, CmdGetInfo, FlagReply),
 		"no known type":       raw(0, CmdReset, 5),
 		"shorter than itself": Encode(uint16(0), uint16(CmdReset), uint32(HeaderSize-1), uint32(FlagReply), uint32(0)),
-		"too long":            Encode(uint16(0), uint16(CmdReset), uint32(HeaderSize+maxBody+1), uint32(FlagReply), uint32(0)),
+		"too long": Encode(uint16(0), uint16(CmdReset), uint32(HeaderSize+maxBody+1), uint32(FlagReply),
+			uint32(0)),
 	} {
 		s := sockets(t)
 		c := newConn(t, s[0], nil)
@@ -220,7 +222,8 @@ func TestRepliesThatBreakTheProtocol(t *testing.T) {
 	// An error is a reply like another.
 	s := sockets(t)
 	c := newConn(t, s[0], nil)
-	must.Get(s[1].Write(Encode(uint16(0), uint16(CmdReset), uint32(HeaderSize), uint32(FlagReply|FlagError), uint32(syscall.ENOSPC))))(t)
+	must.Get(s[1].Write(Encode(uint16(0), uint16(CmdReset), uint32(HeaderSize), uint32(FlagReply|FlagError),
+		uint32(syscall.ENOSPC))))(t)
 	check.Fails(t, "an error", check.Err(c.Call(CmdReset, nil)), syscall.ENOSPC)
 	must.Get(s[1].Write(raw(1, CmdReset, FlagReply)))(t)
 	check.OK(t, check.Err(c.Call(CmdReset, nil)))

@@ -1,9 +1,10 @@
-// Package proto implements the vfio-user wire protocol, messages with their framing and file descriptors, for the client (package
-// vfiouser) and the server (package vfioserver).
+// Package proto implements the vfio-user wire protocol, messages with their framing and file descriptors, for the
+// client (package vfiouser) and the server (package vfioserver).
 //
-// Source: the vfio-user specification, version 0.0 (QEMU docs/interop/vfio-user.rst), and <linux/vfio.h> for the structures it
-// borrows. All fields are little endian. There are two extensions: a server offers the memory behind the doorbells of BAR n as
-// region RegionShadow+n, with a type capability that QEMU ignores, and the model's transaction counts as region RegionCounts.
+// Source: the vfio-user specification, version 0.0 (QEMU docs/interop/vfio-user.rst), and <linux/vfio.h> for the
+// structures it borrows. All fields are little endian. There are two extensions: a server offers the memory behind the
+// doorbells of BAR n as region RegionShadow+n, with a type capability that QEMU ignores, and the model's transaction
+// counts as region RegionCounts.
 package proto
 
 import (
@@ -18,7 +19,8 @@ import (
 // ErrProtocol means that the other side violated the protocol. The connection is closed.
 var ErrProtocol = errors.New("vfio-user: protocol error")
 
-// ErrClosed means that the connection was lost: the other side closed it, did not reply in time, or violated the protocol.
+// ErrClosed means that the connection was lost: the other side closed it, did not reply in time, or violated the
+// protocol.
 var ErrClosed = errors.New("vfio-user: connection is closed")
 
 // Command is the type of a message.
@@ -67,8 +69,8 @@ const (
 	MaxTransfer = 1 << 20 // bytes of data in one message
 	// AnnouncedMaps is the most that QEMU accepts; above it, QEMU refuses the server ("max_dma_maps too large").
 	AnnouncedMaps = 65535
-	// MaxMaps is how many maps a server accepts. QEMU does not stop at AnnouncedMaps: with an IOMMU it sends a map for each 4
-	// KiB, and a guest may register 4 GiB.
+	// MaxMaps is how many maps a server accepts. QEMU does not stop at AnnouncedMaps: with an IOMMU it sends a map for
+	// each 4 KiB, and a guest may register 4 GiB.
 	MaxMaps = 1 << 20
 )
 
@@ -209,8 +211,8 @@ type Capabilities struct {
 	WriteMultiple bool `json:"write_multiple"`
 }
 
-// VersionBody returns the body that both our client and our server send. QEMU refuses a reply that allows more than the 16
-// descriptors it supports.
+// VersionBody returns the body that both our client and our server send. QEMU refuses a reply that allows more than the
+// 16 descriptors it supports.
 func VersionBody() []byte {
 	j, _ := json.Marshal(map[string]Capabilities{"capabilities": {maxFDs, MaxTransfer, 4096, AnnouncedMaps, true}})
 	return Encode(Version{0, 0}, j, []byte{0})
@@ -218,7 +220,8 @@ func VersionBody() []byte {
 
 // ParseVersion returns the other side's capabilities, with the specification's defaults for missing ones.
 func ParseVersion(body []byte) (Capabilities, error) {
-	c := struct{ Capabilities Capabilities }{Capabilities{MaxMsgFDs: 1, MaxDataXfer: 1 << 20, PageSizes: 4096, MaxDMAMaps: 65535}}
+	c := struct{ Capabilities Capabilities }{Capabilities{MaxMsgFDs: 1, MaxDataXfer: 1 << 20, PageSizes: 4096,
+		MaxDMAMaps: 65535}}
 	var v Version
 	rest, err := Decode(body, &v)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a stream socket whose users wait in poll(2). close wakes them: it does not shut the socket down, because another process may
-// have inherited it.
+// socket is a stream socket whose users wait in poll(2). close wakes them: it does not shut the socket down, because
+// another process may have inherited it.
 type socket struct {
 	users  sync.RWMutex // held for reading by users, for writing by close
 	fd     int          // non-blocking, -1 when closed

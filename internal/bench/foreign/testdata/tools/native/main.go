@@ -13,7 +13,8 @@ import (
 )
 
 func main() {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rpc_seconds", Help: "made-up latencies", NativeHistogramBucketFactor: 1.02})
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rpc_seconds", Help: "made-up latencies",
+		NativeHistogramBucketFactor: 1.02})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h)
 	go func() {
