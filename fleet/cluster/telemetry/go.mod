@@ -17,6 +17,7 @@ require (
 
 require (
 	github.com/BurntSushi/toml v1.6.0 // indirect
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	go.opentelemetry.io/proto/slim/otlp v1.11.1 // indirect
 )
 
