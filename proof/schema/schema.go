@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"strings"
 	"testing"
 
 	reflected "github.com/invopop/jsonschema"
@@ -32,6 +33,9 @@ func Check(t *testing.T, file, title string, v any, pkg string, folders ...strin
 	walk(tree, func(o map[string]any) {
 		if o["type"] == "array" {
 			o["type"] = []string{"array", "null"} // a nil slice of Go
+		}
+		if text, ok := o["description"].(string); ok { // where a comment's lines end means nothing
+			o["description"] = strings.Join(strings.Fields(text), " ")
 		}
 	})
 	want := append(must.Get(json.MarshalIndent(tree, "", "  "))(t), '\n')
