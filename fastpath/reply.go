@@ -26,6 +26,24 @@ const (
 	stamp6
 )
 
+// Offsets of fields from p: 14 bytes before the packet, so those of an untagged frame. seg4 and seg6 are where the
+// segment begins.
+const (
+	etherType = 12
+
+	ip4Version, ip4Length, ip4Fragment, ip4TTL, ip4Src, ip4Dst, seg4 = 14, 16, 20, 22, 26, 30, 34 // RFC 791 §3.1
+
+	ip6Length, ip6HopLimit, ip6Src, ip6Dst, seg6 = 18, 21, 22, 38, 54 // RFC 8200 §3
+
+	udpChecksum = 6 // from the segment
+)
+
+// Offsets of a STAMP test packet's fields from its UDP checksum (RFC 8762 §4.3.1).
+const (
+	stampSequence, stampTime, stampError, stampReceived                    = 2, 6, 14, 18
+	stampSenderSequence, stampSenderTime, stampSenderError, stampSenderTTL = 26, 30, 38, 42
+)
+
 // Reply answers the most frequent requests: echo requests, datagrams and test packets over IPv4 and IPv6, untagged or
 // with one 802.1Q tag. It reports whether it has turned the frame into its reply, of the same length. A frame that it
 // turns down is unchanged and not counted, and goes to Slow.
@@ -39,14 +57,14 @@ const (
 //go:noinline
 func (r *Responder) Reply(h *[64]byte, n int) bool {
 	p, us := unsafe.Pointer(h), r.mac // the packet is 14 bytes after p
-	w := *(*uint32)(unsafe.Add(p, 12))
+	w := *(*uint32)(unsafe.Add(p, etherType))
 	if uint16(w) == 0x0081 {
 		id := bits.ReverseBytes16(uint16(w>>16)) & 0xfff
 		if r.vlans[id>>6]>>(id&63)&1 == 0 {
 			return false
 		}
 		p, n, us = unsafe.Add(p, 4), n-4, r.macTagged
-		w = *(*uint32)(unsafe.Add(p, 12))
+		w = *(*uint32)(unsafe.Add(p, etherType))
 	}
 	if !r.skip.macs {
 		to, from := *(*uint64)(unsafe.Pointer(h))<<16, *(*uint64)(unsafe.Add(unsafe.Pointer(h), 6))
@@ -58,23 +76,23 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	var sum, c, source uint64
 	var left int          // bytes to be summed after the segment's first eight
 	var at unsafe.Pointer // their address
-	x := *(*uint32)(unsafe.Add(p, 20))
+	x := *(*uint32)(unsafe.Add(p, ip4Fragment))
 	switch {
 	case w&0xff_ffff == 0x45_0008 && x&0xffbf == 0: // IPv4, no options, no fragment
-		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, 16)))) - 28
+		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, ip4Length)))) - 28
 		if left < 0 || left+42 != n && (left+42 > n || n > 64) {
 			return false
 		}
-		s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
+		s, d := *(*uint32)(unsafe.Add(p, ip4Src)), *(*uint32)(unsafe.Add(p, ip4Dst))
 		if !r.skip.hosts {
-			if (*(*uint64)(unsafe.Add(p, 14))+uint64(*(*uint32)(unsafe.Add(p, 22)))+uint64(s)+uint64(d))%0xffff != 0 {
+			if (*(*uint64)(unsafe.Add(p, ip4Version))+uint64(*(*uint32)(unsafe.Add(p, ip4TTL)))+uint64(s)+uint64(d))%0xffff != 0 {
 				return false
 			}
 			if r.own4[d*r.mul4>>shift4] != d || r.not4[s*r.mul4>>shift4] == s || uint8(s)-1 >= 223 || uint8(s) == 127 {
 				return false
 			}
 		}
-		sum, at, source = *(*uint64)(unsafe.Add(p, 34)), unsafe.Add(p, 42), uint64(s)*0x9e37_79b9_7f4a_7c15
+		sum, at, source = *(*uint64)(unsafe.Add(p, seg4)), unsafe.Add(p, seg4+8), uint64(s)*0x9e37_79b9_7f4a_7c15
 		switch x >> 24 {
 		case protocolICMP: // if the reply's checksum becomes zero, Slow determines which zero is correct
 			if uint16(sum) != 8 || uint32(sum) == 0xfff7_0008 {
@@ -93,7 +111,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(sum>>32))) != left+8 {
 				return false
 			}
-			if *(*uint8)(unsafe.Add(p, 22)) < 2 && !r.skip.hops {
+			if *(*uint8)(unsafe.Add(p, ip4TTL)) < 2 && !r.skip.hops {
 				return false
 			}
 			pseudo := uint64(s) + uint64(d) + 0x1100 + uint64(uint16(sum>>32))
@@ -110,11 +128,11 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			return false
 		}
 	case w&0xf0_ffff == 0x60_dd86: // IPv6
-		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, 18)))) - 8
+		left = int(bits.ReverseBytes16(*(*uint16)(unsafe.Add(p, ip6Length)))) - 8
 		if left < 0 || left+62 != n && (left+62 > n || n > 64) {
 			return false
 		}
-		head := *(*uint64)(unsafe.Add(p, 54))
+		head := *(*uint64)(unsafe.Add(p, seg6))
 		switch uint8(x) {
 		case protocolICMPv6:
 			if uint16(head) != 128 {
@@ -133,7 +151,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			}
 			if r.service[from>>6]>>(from&63)&1 != 0 || int(bits.ReverseBytes16(uint16(head>>32))) != left+8 ||
 				head>>48 == 0 ||
-				*(*uint8)(unsafe.Add(p, 21)) < 2 && !r.skip.hops {
+				*(*uint8)(unsafe.Add(p, ip6HopLimit)) < 2 && !r.skip.hops {
 				return false
 			}
 		default:
@@ -141,7 +159,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		}
 		// The segment's first eight bytes, and the pseudo-header.
 		sum, c = bits.Add64(head, uint64(bits.ReverseBytes16(uint16(left+8)))+uint64(x&0xff)<<8, 0)
-		hi, lo := *(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46))
+		hi, lo := *(*uint64)(unsafe.Add(p, ip6Dst)), *(*uint64)(unsafe.Add(p, ip6Dst+8))
 		sum, c = bits.Add64(sum, hi, c)
 		sum, c = bits.Add64(sum, lo, c)
 		sum, _ = bits.Add64(sum, 0, c)
@@ -151,7 +169,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 				return false
 			}
 		}
-		hi, lo = *(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30))
+		hi, lo = *(*uint64)(unsafe.Add(p, ip6Src)), *(*uint64)(unsafe.Add(p, ip6Src+8))
 		sum, c = bits.Add64(sum, hi, 0)
 		sum, c = bits.Add64(sum, lo, c)
 		sum, _ = bits.Add64(sum, 0, c)
@@ -168,7 +186,7 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 				return false
 			}
 		}
-		at, source = unsafe.Add(p, 62), (hi*0xbf58_476d_1ce4_e5b9^lo)*0x9e37_79b9_7f4a_7c15
+		at, source = unsafe.Add(p, seg6+8), (hi*0xbf58_476d_1ce4_e5b9^lo)*0x9e37_79b9_7f4a_7c15
 	default:
 		return false
 	}
@@ -228,9 +246,9 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	}
 	if kind == udp4 || kind == udp6 { // repeats.allow
 		e := &r.repeats.of[source>>slotShift]
-		key := *(*uint32)(unsafe.Add(p, 38))
+		key := *(*uint32)(unsafe.Add(p, seg4+4))
 		if kind == udp6 {
-			key = *(*uint32)(unsafe.Add(p, 58))
+			key = *(*uint32)(unsafe.Add(p, seg6+4))
 		}
 		if r.Loop.Start-e.began > r.repeats.window {
 			e.began, e.key, e.count = r.Loop.Start, key, 1
@@ -249,25 +267,25 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 	*(*uint64)(unsafe.Add(unsafe.Pointer(h), 6)) = to<<16>>16 | from>>48<<48
 	var hops uint8
 	if kind < echo6 { // IPv4
-		s, d := *(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30))
-		*(*uint32)(unsafe.Add(p, 26)), *(*uint32)(unsafe.Add(p, 30)) = d, s
+		s, d := *(*uint32)(unsafe.Add(p, ip4Src)), *(*uint32)(unsafe.Add(p, ip4Dst))
+		*(*uint32)(unsafe.Add(p, ip4Src)), *(*uint32)(unsafe.Add(p, ip4Dst)) = d, s
 		if kind == echo4 {
 			const change = 8<<16 - 8 // the type changes from 8 to 0, and the checksum increases by the same amount
-			w := *(*uint32)(unsafe.Add(p, 34)) + change
+			w := *(*uint32)(unsafe.Add(p, seg4)) + change
 			if w < change { // end-around carry
 				w += 1 << 16
 			}
-			*(*uint32)(unsafe.Add(p, 34)) = w
+			*(*uint32)(unsafe.Add(p, seg4)) = w
 			// Most requests have our TTL already and are unchanged, except for a checksum of ones, which RFC 1624 makes
 			// zero.
-			if t := *(*uint32)(unsafe.Add(p, 22)); (uint8(t) != hopLimit || t >= 0xffff_0000) && !r.skip.hops {
+			if t := *(*uint32)(unsafe.Add(p, ip4TTL)); (uint8(t) != hopLimit || t >= 0xffff_0000) && !r.skip.hops {
 				setHops4((*[64]byte)(p), hopLimit)
 			}
 			r.stats[AnsweredICMPv4].Add(1)
 			return true
 		}
-		hops = *(*uint8)(unsafe.Add(p, 22))
-		*(*uint32)(unsafe.Add(p, 34)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 34)), 16)
+		hops = *(*uint8)(unsafe.Add(p, ip4TTL))
+		*(*uint32)(unsafe.Add(p, seg4)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, seg4)), 16)
 		if !r.skip.hops {
 			setHops4((*[64]byte)(p), min(hops-1, hopLimit))
 		}
@@ -276,58 +294,58 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 			return true
 		}
 		r.stats[AnsweredSTAMPv4].Add(1)
-		at = unsafe.Add(p, 40)
+		at = unsafe.Add(p, seg4+udpChecksum)
 	} else {
-		shi, slo := *(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30))
-		*(*uint64)(unsafe.Add(p, 22)), *(*uint64)(unsafe.Add(p, 30)) = *(*uint64)(unsafe.Add(p, 38)),
-			*(*uint64)(unsafe.Add(p, 46))
-		*(*uint64)(unsafe.Add(p, 38)), *(*uint64)(unsafe.Add(p, 46)) = shi, slo
+		shi, slo := *(*uint64)(unsafe.Add(p, ip6Src)), *(*uint64)(unsafe.Add(p, ip6Src+8))
+		*(*uint64)(unsafe.Add(p, ip6Src)), *(*uint64)(unsafe.Add(p, ip6Src+8)) = *(*uint64)(unsafe.Add(p, ip6Dst)),
+			*(*uint64)(unsafe.Add(p, ip6Dst+8))
+		*(*uint64)(unsafe.Add(p, ip6Dst)), *(*uint64)(unsafe.Add(p, ip6Dst+8)) = shi, slo
 		if kind == echo6 {
-			s := ^*(*uint32)(unsafe.Add(p, 54))>>16 + 1 // the type, in the low byte, increases by one
-			*(*uint32)(unsafe.Add(p, 54)) = ^(s+s>>16)<<16 | 129
+			s := ^*(*uint32)(unsafe.Add(p, seg6))>>16 + 1 // the type, in the low byte, increases by one
+			*(*uint32)(unsafe.Add(p, seg6)) = ^(s+s>>16)<<16 | 129
 			if !r.skip.hops {
-				*(*uint8)(unsafe.Add(p, 21)) = hopLimit
+				*(*uint8)(unsafe.Add(p, ip6HopLimit)) = hopLimit
 			}
 			r.stats[AnsweredICMPv6].Add(1)
 			return true
 		}
-		hops = *(*uint8)(unsafe.Add(p, 21))
-		*(*uint32)(unsafe.Add(p, 54)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, 54)), 16)
+		hops = *(*uint8)(unsafe.Add(p, ip6HopLimit))
+		*(*uint32)(unsafe.Add(p, seg6)) = bits.RotateLeft32(*(*uint32)(unsafe.Add(p, seg6)), 16)
 		if !r.skip.hops {
-			*(*uint8)(unsafe.Add(p, 21)) = min(hops-1, hopLimit)
+			*(*uint8)(unsafe.Add(p, ip6HopLimit)) = min(hops-1, hopLimit)
 		}
 		if kind == udp6 {
 			r.stats[AnsweredUDPv6].Add(1)
 			return true
 		}
 		r.stats[AnsweredSTAMPv6].Add(1)
-		at = unsafe.Add(p, 60)
+		at = unsafe.Add(p, seg6+udpChecksum)
 	}
 	// The test packet after the UDP checksum at at becomes a stateless reflector's (see reflect), except for its
 	// transmit timestamp. Its receive timestamp is the start of the pass.
 	clock := r.clock.Load()
 	came := bits.ReverseBytes64(clock.At(r.Loop.Start))
-	head, ours := *(*uint32)(unsafe.Add(at, 2)), bits.ReverseBytes16(clock.ErrorEstimate)
+	head, ours := *(*uint32)(unsafe.Add(at, stampSequence)), bits.ReverseBytes16(clock.ErrorEstimate)
 	stamp := &r.stamp[r.stamps&(maxStamps-1)]
 	r.stamps++
 	stamp.at, stamp.sum = uintptr(at), 0
 	if sum = uint64(*(*uint16)(at)); sum != 0 {
 		// RFC 1624 eqn. 3: the sender's values at changed positions are added, the new ones are subtracted. Moved
 		// values cancel out, except for the sequence number, which also stays at its old position.
-		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, 42))),
+		sum, c = bits.Add64(sum+uint64(^ours)+uint64(^uint16(hops))+uint64(*(*uint8)(unsafe.Add(at, stampSenderTTL))),
 			uint64(^head), 0)
-		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 18)), c)
-		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 26)), c)
-		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, 34)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, stampReceived)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, stampSenderSequence)), c)
+		sum, c = bits.Add64(sum, *(*uint64)(unsafe.Add(at, stampSenderTime+4)), c)
 		sum, c = bits.Add64(sum, ^came, c)
 		stamp.sum, _ = bits.Add64(sum, 0, c)
 	}
-	*(*uint64)(unsafe.Add(at, 18)) = came
-	*(*uint32)(unsafe.Add(at, 26)) = head
-	*(*uint64)(unsafe.Add(at, 30)) = *(*uint64)(unsafe.Add(at, 6))
-	*(*uint32)(unsafe.Add(at, 38)) = uint32(*(*uint16)(unsafe.Add(at, 14)))
-	*(*uint8)(unsafe.Add(at, 42)) = hops
-	*(*uint16)(unsafe.Add(at, 14)) = ours
+	*(*uint64)(unsafe.Add(at, stampReceived)) = came
+	*(*uint32)(unsafe.Add(at, stampSenderSequence)) = head
+	*(*uint64)(unsafe.Add(at, stampSenderTime)) = *(*uint64)(unsafe.Add(at, stampTime))
+	*(*uint32)(unsafe.Add(at, stampSenderError)) = uint32(*(*uint16)(unsafe.Add(at, stampError)))
+	*(*uint8)(unsafe.Add(at, stampSenderTTL)) = hops
+	*(*uint16)(unsafe.Add(at, stampError)) = ours
 	return true
 }
 
