@@ -85,7 +85,8 @@ func (r *Responder) Reply(h *[64]byte, n int) bool {
 		}
 		s, d := *(*uint32)(unsafe.Add(p, ip4Src)), *(*uint32)(unsafe.Add(p, ip4Dst))
 		if !r.skip.hosts {
-			if (*(*uint64)(unsafe.Add(p, ip4Version))+uint64(*(*uint32)(unsafe.Add(p, ip4TTL)))+uint64(s)+uint64(d))%0xffff != 0 {
+			if (*(*uint64)(unsafe.Add(p, ip4Version))+uint64(*(*uint32)(unsafe.Add(p, ip4TTL)))+
+				uint64(s)+uint64(d))%0xffff != 0 {
 				return false
 			}
 			if r.own4[d*r.mul4>>shift4] != d || r.not4[s*r.mul4>>shift4] == s || uint8(s)-1 >= 223 || uint8(s) == 127 {

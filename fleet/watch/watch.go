@@ -88,6 +88,12 @@ const (
 
 // Run watches until ctx is done. A value from hup means that all sources must be read again. It returns the error that
 // prevented the start, or the first fatal error.
+//
+//  1. firstTargets reads the sources and picks this host's peers.
+//  2. The loop, the archive of logs and the manager of targets are made, and the metrics page listens.
+//  3. The manager opens the targets, and startLoop runs the loop on a core of its own.
+//  4. serve follows the sources, moves counts from the loop to the archive, and judges them, until ctx is done.
+//  5. The loop ends, and what it has counted is saved.
 func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) (err error) {
 	manager, err := process.OpenManager()
 	if err != nil {
@@ -95,19 +101,10 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	}
 	defer manager.Close()
 	w := &watch{options: o, start: time.Now(), probeDesc: o.probeInfo()}
-	first, failures := o.Sources.Read(ctx, true, time.Now())
-	for _, f := range failures {
-		if len(first) == 0 || isFile(f) {
-			return process.Usagef("%w", f.Err)
-		}
-		o.Log.Warn("a source of targets cannot be read", "source", f.Source, "error", f.Err)
-		w.sourceFailures.Add(1)
+	first, err := w.firstTargets(ctx)
+	if err != nil {
+		return err
 	}
-	if len(first) == 0 {
-		return process.Usagef("there is no target: name some with -target, -file, -file-sd or -dns")
-	}
-	w.fleet = newFleet(o.Peers, o.Self, o.Log)
-	first = w.fleet.pick(first)
 	var dir *hours
 	if o.Dir != "" {
 		if dir, err = openHours(o.Dir, o.Bound); err != nil {
@@ -153,20 +150,9 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 		return fmt.Errorf("no target can be probed: %w", m.denied)
 	}
 
-	pinned, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := core.Take()
-		pinned <- err
-		if err == nil {
-			defer core.Leave()
-			w.loop.run()
-		}
-	}()
+	ended, err := w.startLoop(core)
 	defer func() { stop.Store(true); <-ended }()
-	if err := <-pinned; err != nil {
+	if err != nil {
 		return err
 	}
 	line := fmt.Sprintf("watching %s on core %d, %s probes a second to each", sanitize.Count(len(first), "target"),
@@ -190,6 +176,43 @@ func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) 
 	w.archive.drain(w.loop.events, time.Now())
 	w.archive.turn(time.Now(), true)
 	return w.archive.unsaved()
+}
+
+// firstTargets reads the sources and returns the targets that this host probes. A file that cannot be read, and no
+// target at all, are errors of usage; a name that cannot be resolved is not, because it is tried again.
+func (w *watch) firstTargets(ctx context.Context) ([]targets.Target, error) {
+	o := &w.options
+	first, failures := o.Sources.Read(ctx, true, time.Now())
+	for _, f := range failures {
+		if len(first) == 0 || isFile(f) {
+			return nil, process.Usagef("%w", f.Err)
+		}
+		o.Log.Warn("a source of targets cannot be read", "source", f.Source, "error", f.Err)
+		w.sourceFailures.Add(1)
+	}
+	if len(first) == 0 {
+		return nil, process.Usagef("there is no target: name some with -target, -file, -file-sd or -dns")
+	}
+	w.fleet = newFleet(o.Peers, o.Self, o.Log)
+	return w.fleet.pick(first), nil
+}
+
+// startLoop runs the measuring loop in a thread of its own on a core, until the loop's stop is set, and returns when it
+// has the core. ended is closed when the loop has ended, also after an error.
+func (w *watch) startLoop(core *measure.Core) (ended <-chan struct{}, err error) {
+	pinned, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(over)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := core.Take()
+		pinned <- err
+		if err == nil {
+			defer core.Leave()
+			w.loop.run()
+		}
+	}()
+	return over, <-pinned
 }
 
 func isFile(f targets.Failure) bool { return f.File }

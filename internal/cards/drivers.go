@@ -18,7 +18,6 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/drivers/virtio"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
-	"github.com/rebound-nic/rebound/nic/kit"
 )
 
 // driver describes a driver: on the kernel, through a socket, or on the device. Its users' settings are listed with it.
@@ -174,15 +173,15 @@ func Drivers() []string {
 func Senders() []string {
 	return slices.DeleteFunc(Drivers(), func(name string) bool {
 		d := byName(name)
-		return d != nil &&
-			d.kernel != nil
+		return d != nil && d.kernel != nil
 	})
 }
 
-// For restricts settings to the drivers that have them: those listed in a setting's row, drivers on the device only, or
-// drivers with a polling loop, which excludes drivers that answer in the kernel. The setting's description then starts
-// with the drivers.
+// For returns settings restricted to the drivers that have them: those listed in a setting's row, drivers on the device
+// only, or drivers with a polling loop, which excludes drivers that answer in the kernel. The setting's description then
+// starts with the drivers.
 func For(list []setting.Setting) []setting.Setting {
+	list = slices.Clone(list)
 	for i := range list {
 		s := &list[i]
 		var has, lacks []string
@@ -255,13 +254,12 @@ func WritesConfig(name string) bool { d := byName(name); return d != nil && d.co
 // CarriesMessages reports whether a driver's device carries messages, not frames.
 func CarriesMessages(name string) bool { d := byName(name); return d != nil && d.messages != nil }
 
-// checkPush returns an error for a value of nic.push that is not for this driver.
-func (d *driver) checkPush(push string) error {
-	var own []string
+// pushNames are the values of nic.push that name a way of this driver.
+func (d *driver) pushNames() (names []string) {
 	for _, m := range d.push {
-		own = append(own, m.Name)
+		names = append(names, m.Name)
 	}
-	return kit.CheckPush(push, 0, own...)
+	return names
 }
 
 // DriverFor returns the driver for a PCI function, "" if there is none.

@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/xdp"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/netif"
 	"github.com/rebound-nic/rebound/nic/kit/xdpkit"
 )
@@ -119,8 +120,8 @@ func (c *Config) Open() (nic.Device, error) {
 		return nil, errors.Join(fmt.Errorf("%s: driver %s carries messages, not frames", c.Device, port.Info().Driver),
 			port.Close())
 	}
-	if err := (&driver{}).checkPush(c.Push); err != nil {
-		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	if err := c.checkNoPush(); err != nil {
+		return nil, err
 	}
 	if c.Driver == "auto" {
 		return c.openSocket()
@@ -136,6 +137,15 @@ func (c *Config) Open() (nic.Device, error) {
 	return d.socket(c)
 }
 
+// checkNoPush returns an error for a value of nic.push that names a way to push, which an interface of the kernel's does
+// not have.
+func (c *Config) checkNoPush() error {
+	if err := kit.CheckPush(c.Push, 0); err != nil {
+		return fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	}
+	return nil
+}
+
 // InKernel reports whether the driver answers in the kernel: use OpenKernel.
 func (c *Config) InKernel() bool { d := byName(c.Driver); return d != nil && d.kernel != nil }
 
@@ -144,8 +154,8 @@ func (c *Config) OpenKernel() (*xdp.Device, error) {
 	if err := Fits(c.Driver, c.Device); err != nil {
 		return nil, err
 	}
-	if err := (&driver{}).checkPush(c.Push); err != nil {
-		return nil, fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)
+	if err := c.checkNoPush(); err != nil {
+		return nil, err
 	}
 	return byName(c.Driver).kernel(c)
 }
@@ -240,7 +250,7 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 	if d == nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w: no driver for %v", c.Device, nic.ErrNoDevice, fn.ID()), fn.Close())
 	}
-	if err := d.checkPush(c.Push); err != nil {
+	if err := kit.CheckPush(c.Push, 0, d.pushNames()...); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s %s: %w", d.name, c.Device, err), fn.Close())
 	}
 	if beside := verbs.Of(fn); beside != nil && (!d.beside || c.Observe != nil) {

@@ -92,31 +92,42 @@ func (p *filter) between(off, size int, low, high uint32) {
 
 func (p *filter) accept() { p.add(bpf.RetConstant{Val: accepted}) }
 
+// offsets are where a frame has the fields of an IP header, and its values for ICMP.
+type offsets struct {
+	src, dst, next, segment int
+	icmp, echoReply         uint32    // protocol, type
+	errors                  [2]uint32 // types, with some between them that rarely arrive
+}
+
+var (
+	at4 = offsets{src: ethernet + 12, dst: ethernet + 16, next: ethernet + 9, segment: ethernet + ipv4,
+		icmp: nextICMP, echoReply: 0, errors: [2]uint32{3, 12}}
+	at6 = offsets{src: ethernet + 8, dst: ethernet + 24, next: ethernet + 6, segment: ethernet + ipv6,
+		icmp: nextICMPv6, echoReply: 129, errors: [2]uint32{1, 4}}
+)
+
 // flow accepts what Codec.ours and Codec.refused recognize.
 func (p *filter) flow(f *Flow) {
 	src, dst := f.Src.WithZone(""), f.Dst.WithZone("")
-	srcAt, dstAt, nextAt, l4, next, icmpType := ethernet+12, ethernet+16, ethernet+9, ethernet+ipv4, uint32(nextICMP),
-		uint32(0)
-	low, high := uint32(3), uint32(12) // ICMP errors, and other types between them that rarely arrive
+	at := at4
 	if src.Is6() {
-		srcAt, dstAt, nextAt, l4, next, icmpType = ethernet+8, ethernet+24, ethernet+6, ethernet+ipv6, nextICMPv6, 129
-		low, high = 1, 4
+		at = at6
 	}
 	if f.Proto != STAMP {
 		p.branch(func() {
-			p.long(l4 + udp + 4)
-			p.is(l4+udp, 4, f.Run)
+			p.long(at.segment + udp + 4)
+			p.is(at.segment+udp, 4, f.Run)
 			p.accept()
 		})
 	}
 	p.branch(func() {
-		p.long(l4 + udp)
+		p.long(at.segment + udp)
 		if f.Proto == ICMP {
-			p.is(nextAt, 1, next)
-			p.is(l4, 1, icmpType)
-			p.is(l4+4, 2, uint32(f.ID))
-			p.has(srcAt, dst)
-			p.has(dstAt, src)
+			p.is(at.next, 1, at.icmp)
+			p.is(at.segment, 1, at.echoReply)
+			p.is(at.segment+4, 2, uint32(f.ID))
+			p.has(at.src, dst)
+			p.has(at.dst, src)
 			p.accept()
 			return
 		}
@@ -128,10 +139,10 @@ func (p *filter) flow(f *Flow) {
 		}
 		p.add(bpf.LoadConstant{}, bpf.StoreScratch{})
 		for _, holds := range []func(){
-			func() { p.has(srcAt, dst) },
-			func() { p.has(dstAt, src) },
-			func() { p.is(l4, 2, uint32(f.DstPort)) },
-			func() { p.between(l4+2, 2, uint32(first), uint32(last)) },
+			func() { p.has(at.src, dst) },
+			func() { p.has(at.dst, src) },
+			func() { p.is(at.segment, 2, uint32(f.DstPort)) },
+			func() { p.between(at.segment+2, 2, uint32(first), uint32(last)) },
 		} {
 			p.branch(func() {
 				holds()
@@ -142,13 +153,13 @@ func (p *filter) flow(f *Flow) {
 		p.accept()
 	})
 	p.branch(func() { // an ICMP error that quotes a probe
-		quoted := l4 + 8 - ethernet
-		p.long(quoted + l4 + 4)
-		p.is(nextAt, 1, next)
-		p.between(l4, 1, low, high)
-		p.has(dstAt, src)
-		p.has(quoted+srcAt, src)
-		p.has(quoted+dstAt, dst)
+		quoted := at.segment + 8 - ethernet
+		p.long(quoted + at.segment + 4)
+		p.is(at.next, 1, at.icmp)
+		p.between(at.segment, 1, at.errors[0], at.errors[1])
+		p.has(at.dst, src)
+		p.has(quoted+at.src, src)
+		p.has(quoted+at.dst, dst)
 		p.accept()
 	})
 }

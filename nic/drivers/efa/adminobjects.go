@@ -65,9 +65,9 @@ func (a *admin) register(size int) (dma.Block, uint32, error) {
 		if err != nil {
 			return b, 0, err
 		}
-		for i, p := range unsafe.Slice((*[8]byte)(kit.Pointer(list)), pages) {
-			_ = p
-			*(*uint64)(unsafe.Add(kit.Pointer(list), 8*i)) = b.IOVA + uint64(i)<<shift
+		addresses := unsafe.Slice((*uint64)(kit.Pointer(list)), pages)
+		for i := range addresses {
+			addresses[i] = b.IOVA + uint64(i)<<shift
 		}
 		addr := amazonadmin.PutAddr(list.IOVA)
 		c.Flags = amazonadmin.FlagCtrlData
