@@ -81,3 +81,9 @@ func TestHalvesAgree(t *testing.T) {
 		t.Errorf("rows of proof/catalogue refer to drivers that internal/cards lacks: %v", rows)
 	}
 }
+
+func TestFew(t *testing.T) {
+	check.Equal(t, len(few("overflow", 10, 100)), 0, "a tenth of the frames: %d differences")
+	check.Equal(t, len(few("overflow", 11, 100)), 1, "more than a tenth: %d differences")
+	check.Equal(t, len(few("overflow", 0, 0)), 0, "no frames: %d differences")
+}

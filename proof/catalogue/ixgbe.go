@@ -3,6 +3,7 @@ package catalogue
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -51,6 +52,6 @@ func ixgbeAgree(m sim.Model, shown map[string]uint64, all bool) []string {
 		want["rx_bytes_nic"], want["tx_bytes_nic"] = k.RxBytes+4*k.RxFrames, k.TxBytes+4*k.TxFrames
 		want["broadcast"], want["multicast"] = k.RxBroadcast, k.RxMulticast
 	}
-	return append(Differ(shown, want), Differ(map[string]uint64{"missed": k.RxMissed, "no descriptor": k.RxNoDesc},
-		map[string]uint64{"missed": 0, "no descriptor": 0})...)
+	return slices.Concat(Differ(shown, want), few("missed", k.RxMissed, k.RxFrames),
+		few("no descriptor", k.RxNoDesc, k.RxFrames))
 }
