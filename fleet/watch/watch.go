@@ -91,7 +91,7 @@ const (
 //
 //  1. firstTargets reads the sources and picks this host's peers.
 //  2. The loop, the archive of logs and the manager of targets are made, and the metrics page listens.
-//  3. The manager opens the targets, and startLoop runs the loop on a core of its own.
+//  3. The manager opens the targets, and startLoop runs the loop on its core.
 //  4. serve follows the sources, moves counts from the loop to the archive, and judges them, until ctx is done.
 //  5. The loop ends, and what it has counted is saved.
 func Run(ctx context.Context, o Options, hup <-chan struct{}, stdout io.Writer) (err error) {
@@ -197,7 +197,7 @@ func (w *watch) firstTargets(ctx context.Context) ([]targets.Target, error) {
 	return w.fleet.pick(first), nil
 }
 
-// startLoop runs the measuring loop in a thread of its own on a core, until the loop's stop is set, and returns when it
+// startLoop runs the measuring loop in a locked thread on a core, until the loop's stop is set, and returns when it
 // has the core. ended is closed when the loop has ended, also after an error.
 func (w *watch) startLoop(core *measure.Core) (ended <-chan struct{}, err error) {
 	pinned, over := make(chan error, 1), make(chan struct{})

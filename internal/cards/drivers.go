@@ -178,8 +178,8 @@ func Senders() []string {
 }
 
 // For returns settings restricted to the drivers that have them: those listed in a setting's row, drivers on the device
-// only, or drivers with a polling loop, which excludes drivers that answer in the kernel. The setting's description then
-// starts with the drivers.
+// only, or drivers with a polling loop, which excludes drivers that answer in the kernel. The setting's description
+// then starts with the drivers.
 func For(list []setting.Setting) []setting.Setting {
 	list = slices.Clone(list)
 	for i := range list {

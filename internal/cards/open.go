@@ -137,8 +137,8 @@ func (c *Config) Open() (nic.Device, error) {
 	return d.socket(c)
 }
 
-// checkNoPush returns an error for a value of nic.push that names a way to push, which an interface of the kernel's does
-// not have.
+// checkNoPush returns an error for a value of nic.push that names a way to push, which an interface of the kernel's
+// does not have.
 func (c *Config) checkNoPush() error {
 	if err := kit.CheckPush(c.Push, 0); err != nil {
 		return fmt.Errorf("%s: %w: a socket has no card to push to", c.Device, err)

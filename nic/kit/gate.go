@@ -12,7 +12,8 @@ var Parked = func() {}
 
 // Gate synchronises a device's polling loops with its watchdog, which restarts the device while the loops are parked.
 // The loops are pinned (polling.Pin) and must not block, or the runtime ends the process ("schedule: holding locks"):
-// they check Closed once per pass, and park by spinning. The zero Gate is open. nic/memory-order.md (parking the loops) explains why each side sees what the other wrote.
+// they check Closed once per pass, and park by spinning. The zero Gate is open. nic/memory-order.md (parking the loops)
+// explains why each side sees what the other wrote.
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32
