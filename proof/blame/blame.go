@@ -291,7 +291,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	if err := resp.Start(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, resp.Stop()) }() // again, if it returns early: that does nothing
+	defer func() { err = errors.Join(err, resp.Stop()) }() // for an early return: a second Stop does nothing
 	c, err := startBench(b.near, args)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/rebound-nic/rebound/latency/attribution"
+	"github.com/rebound-nic/rebound/latency/sanitize"
 )
 
 // matrix counts slow probes by what was planted and by what the report says.
@@ -258,7 +259,7 @@ func (m *matrix) write(w io.Writer) {
 			m.reported)
 	}
 	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
-		fmt.Fprintf(w, "Not explained: %d episodes: %s\n", m.refused[why], why)
+		fmt.Fprintf(w, "Not explained: %s: %s\n", sanitize.Count(m.refused[why], "episode"), why)
 	}
 	fmt.Fprintf(w, "Causes that only a plant has, named in episodes without it, of %d probes:", m.probes)
 	for _, name := range slices.Sorted(maps.Keys(m.absent)) {
