@@ -4,16 +4,14 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
-)
 
-// Parked is called by a parked loop while it spins. Tests in a bubble of testing/synctest, where time does not advance
-// while a goroutine spins, set it to a function that sleeps.
-var Parked = func() {}
+	"github.com/rebound-nic/rebound/polling"
+)
 
 // Gate synchronises a device's polling loops with its watchdog, which restarts the device while the loops are parked.
 // The loops are pinned (polling.Pin) and must not block, or the runtime ends the process ("schedule: holding locks"):
-// they check Closed once per pass, and park by spinning. The zero Gate is open. nic/memory-order.md (parking the loops)
-// explains why each side sees what the other wrote.
+// they check Closed once per pass, and park by spinning. Loops that are not pinned, as in tests, sleep while they are
+// parked. The zero Gate is open. nic/memory-order.md (parking the loops) explains why each side sees what the other wrote.
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32
@@ -56,11 +54,14 @@ func (g *Gate) Active() bool { return g.active.Load() > 0 }
 // Closed reports whether the loops are to park.
 func (g *Gate) Closed() bool { return g.closed.Load() }
 
-// Park holds a loop until the gate opens. It returns the error that ended the device, if any.
+// Park holds a loop until the gate opens. It returns the error that ended the device, if any. A loop that nothing has
+// pinned sleeps: the virtual time of testing/synctest does not advance while a goroutine spins.
 func (g *Gate) Park() error {
 	g.parked.Add(1)
 	for g.closed.Load() {
-		Parked()
+		if !polling.Pinned() {
+			time.Sleep(nap)
+		}
 	}
 	g.parked.Add(-1)
 	return g.Err()
@@ -77,7 +78,6 @@ func (g *Gate) Err() error {
 // alone closes the gate, runs f once every loop is parked, and opens the gate when every loop has seen the outcome. An
 // error of f ends all loops permanently. Only the watchdog calls it. If stop is closed first, f does not run.
 func (g *Gate) alone(stop <-chan struct{}, f func() error) error {
-	const nap = 20 * time.Microsecond
 	g.closed.Store(true)
 	for g.parked.Load() < g.active.Load() {
 		select {
@@ -97,5 +97,8 @@ func (g *Gate) alone(stop <-chan struct{}, f func() error) error {
 	}
 	return err
 }
+
+// nap is how long alone and Park sleep between two looks at the other's state.
+const nap = 20 * time.Microsecond
 
 var errStopped = errors.New("the device is being closed")

@@ -3,10 +3,14 @@ package kit
 import (
 	"errors"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -58,6 +62,48 @@ func TestGateRunsAlone(t *testing.T) {
 	}
 	stop.Store(true)
 	check.OK(t, errors.Join(wait()...))
+}
+
+// A pinned loop must not block: the runtime would end the process.
+func TestPinnedLoopParks(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0)))) // one for the test
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	runtime.GC() // see polling.Pin
+	var g Gate
+	var over sync.WaitGroup
+	over.Go(func() {
+		polling.Pin()
+		defer polling.Unpin()
+		check.OK(t, g.Enter())
+		defer g.Leave()
+		for !g.Closed() {
+		}
+		check.OK(t, g.Park())
+	})
+	for !g.Active() {
+		runtime.Gosched()
+	}
+	must.OK(t, g.alone(nil, func() error { time.Sleep(nap); return nil }))
+	over.Wait()
+}
+
+// A loop that is not pinned sleeps while it is parked: virtual time would not advance otherwise.
+func TestUnpinnedLoopParks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		var over sync.WaitGroup
+		over.Go(func() {
+			check.OK(t, g.Enter())
+			defer g.Leave()
+			for !g.Closed() {
+				time.Sleep(nap)
+			}
+			check.OK(t, g.Park())
+		})
+		synctest.Wait()
+		must.OK(t, g.alone(nil, func() error { time.Sleep(time.Minute); return nil }))
+		over.Wait()
+	})
 }
 
 func TestGateFailureEndsEveryLoop(t *testing.T) {

@@ -28,7 +28,7 @@ var imports = []struct {
 	{"fastpath", "cksum polling"},
 	{"nic/bus/...", "nic/bus/..."},
 	{"nic", "nic/bus fastpath polling"},
-	{"nic/kit/...", "nic nic/kit/... nic/bus/... fastpath cksum"},
+	{"nic/kit/...", "nic nic/kit/... nic/bus/... fastpath cksum polling"},
 	{"nic/ib", "cksum"},
 	{"nic/drivers/...", "nic nic/kit/... nic/ib nic/bus/pci nic/bus/verbs/... nic/bus/dma nic/bus/mmio fastpath cksum polling"}, // no other driver
 	{"internal/cards", "internal/host/... nic/..."}, // alone names drivers, but for the program in the kernel, which responder shows

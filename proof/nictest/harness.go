@@ -30,7 +30,6 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
-	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -148,9 +147,6 @@ func Run(t *testing.T, h Harness) {
 // patience bounds every call that may wait for a real timeout; a call that takes longer hangs. linger is how long a
 // check waits for a condition. In real time, both are far longer than needed, because the machine may be busy.
 var patience, linger = 3 * time.Minute, 60 * time.Second
-
-// A loop that is parked while its device restarts would spin, and virtual time would stall.
-func init() { kit.Parked = func() { time.Sleep(10 * time.Microsecond) } }
 
 // rig is one device with its driver, and the other end of its wire.
 type rig struct {
