@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
@@ -38,8 +39,8 @@ type Card struct {
 	fallbacks fallbacks
 	endWatch  chan struct{}
 	ended     chan struct{}
-	lifeMutex Lock // held to restart the device, and shared by all that send it commands
-	counting  Lock // held to read the device's counters
+	lifeMutex sync.RWMutex // held to restart the device, and shared by all that send it commands
+	counting  sync.Mutex   // held to read the device's counters
 }
 
 // Hooks are the driver's parts of what the kit does.
@@ -169,11 +170,11 @@ func (c *Card) showTrace(why string) {
 // ReadStats implements nic.Device. It does not wait for a restart, which may take many seconds, but returns what was
 // counted before it.
 func (c *Card) ReadStats(out *nic.Stats) error {
-	if !c.lifeMutex.rLockUnlessLong() {
+	if !c.lifeMutex.TryRLock() {
 		*out = c.Totals.latest()
 		return nil
 	}
-	defer c.lifeMutex.rUnlock()
+	defer c.lifeMutex.RUnlock()
 	if err := c.Gate.Err(); err != nil {
 		return err
 	}
@@ -259,16 +260,16 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 
 // BetweenRestarts runs f while the device is not being restarted.
 func (c *Card) BetweenRestarts(f func()) {
-	c.lifeMutex.rLock()
-	defer c.lifeMutex.rUnlock()
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
 	f()
 }
 
 // Ask runs f, which sends the device commands, while it is not being restarted. If an error has ended the device, Ask
 // returns that error instead.
 func (c *Card) Ask(f func() error) error {
-	c.lifeMutex.rLock()
-	defer c.lifeMutex.rUnlock()
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
 	if err := c.Gate.Err(); err != nil {
 		return err
 	}

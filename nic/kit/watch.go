@@ -78,8 +78,8 @@ func (c *Card) watch() {
 
 // check runs the checks for every function, and then the driver's.
 func (c *Card) check() (*Symptom, error) {
-	c.lifeMutex.rLock()
-	defer c.lifeMutex.rUnlock()
+	c.lifeMutex.RLock()
+	defer c.lifeMutex.RUnlock()
 	polled := c.Gate.Active()
 	if polled {
 		if pci.Gone(c.Fn) {
@@ -112,7 +112,6 @@ func (c *Card) recover(s *Symptom) error {
 	if c.Alive() == nil { // a function that was reset executes no commands: each would wait for its time-out
 		_ = c.readStats(new(nic.Stats)) // the last that it counted, if it still answers
 	}
-	c.lifeMutex.Lengthen()
 	if err := c.hooks.Restart(s); err != nil {
 		c.showTrace("the restart failed: the last accesses to the device")
 		return c.Errorf("%w: restart after %s: %w", nic.ErrHardware, s.Reason, err)

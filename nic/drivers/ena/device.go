@@ -96,7 +96,7 @@ type Device struct {
 	events     *amazonadmin.Events
 	infoMemory dma.Block
 	control    dma.Block // one page for commands' control buffers
-	controlMu  kit.Lock
+	controlMu  sync.Mutex
 
 	suspended atomic.Bool
 	up        atomic.Bool

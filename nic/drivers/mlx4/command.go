@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,7 +91,7 @@ type hcr struct {
 	died  func() bool   // reports whether firmware has died
 	state func() string // the device's own state, for timeout errors
 
-	mu     kit.Lock
+	mu     sync.Mutex
 	in     dma.Block
 	out    dma.Block
 	toggle uint32 // of the next command: hcrToggle or 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -100,7 +101,7 @@ type commandQueue struct {
 
 // slot is one entry with its mailboxes.
 type slot struct {
-	mu    kit.Lock
+	mu    sync.Mutex
 	index uint32
 	boxes dma.Block // input mailboxes, then output mailboxes
 }

@@ -2,6 +2,7 @@ package amazonadmin
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -77,7 +78,7 @@ type Queue struct {
 	timeout time.Duration
 	depth   uint16
 
-	mu     kit.Lock
+	mu     sync.Mutex
 	sq, cq unsafe.Pointer
 	tail   uint16 // commands written, running freely
 	head   uint16 // completions consumed, running freely

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -83,7 +84,7 @@ type Regs struct {
 	bar     *mmio.Window
 	direct  bool // the device answers MMIO reads only
 
-	mu   kit.Lock
+	mu   sync.Mutex
 	resp *readLess
 	iova uint64
 	seq  uint16
