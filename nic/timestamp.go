@@ -6,9 +6,8 @@ package nic
 type Timestamper interface {
 	// EnableTimestamps turns timestamps on and returns which are active. With hardware it also asks the card to
 	// timestamp all frames, an interface setting that Close restores. If the card cannot, RxHardware is false, and that
-	// is not an error. A card that timestamps only PTP messages among received frames (RxPTP) does so for those to this
-	// UDP port.
-	EnableTimestamps(hardware bool, port uint16) (Timestamping, error)
+	// is not an error.
+	EnableTimestamps(hardware bool) (Timestamping, error)
 
 	// RxTimestamp returns the timestamp of the frame that the last Recv returned.
 	RxTimestamp() Timestamp
@@ -17,6 +16,14 @@ type Timestamper interface {
 	// from 0. A frame timestamped by both kernel and card yields two results with the same id. ok is false if none is
 	// available. A card may timestamp one frame at a time, and then others have none.
 	TxTimestamp() (id uint32, t Timestamp, ok bool, err error)
+}
+
+// PTPTimestamper is a Timestamper whose card timestamps only PTP messages among received frames (RxPTP).
+type PTPTimestamper interface {
+	Timestamper
+
+	// TimestampPort selects the UDP port whose messages have timestamps from now on.
+	TimestampPort(port uint16) error
 }
 
 // Timestamping reports which timestamps are active.

@@ -79,7 +79,7 @@ func (f *fake) reply(b []byte, due uint64) {
 	f.queue = append(f.queue, reply{due, append([]byte(nil), b...)})
 }
 
-func (f *fake) EnableTimestamps(bool, uint16) (nic.Timestamping, error) {
+func (f *fake) EnableTimestamps(bool) (nic.Timestamping, error) {
 	return nic.Timestamping{}, nil
 }
 func (f *fake) RxTimestamp() nic.Timestamp { return f.stamp }

@@ -24,6 +24,13 @@ func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
 		active.TxHardware && !one}}
 }
 
+// Other counts a frame that is sent outside of all streams.
+func (s *Stamper) Other() {
+	if s != nil {
+		s.sends++
+	}
+}
+
 // stamps pairs the kernel's and the card's timestamps of a probe and of its reply.
 type stamps struct {
 	*Stamper

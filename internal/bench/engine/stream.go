@@ -242,6 +242,9 @@ func (s *Stream) Discard() error {
 	before := s.window.counts.Foreign
 	err := s.discard()
 	s.window.counts.Foreign = before
+	if s.stamps != nil {
+		s.stamps.collect() // of frames that other streams sent
+	}
 	return err
 }
 

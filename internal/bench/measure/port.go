@@ -48,6 +48,7 @@ type port struct {
 	socket  *socket.Port
 	stamper *engine.Stamper
 	stamps  nic.Timestamping
+	ptp     nic.PTPTimestamper // a card that timestamps PTP messages to one port
 	series  []*Series
 	mixed   bool  // the ring also has the host's other traffic
 	holds   []int // kernel sockets on our UDP ports, which prevent the kernel's "port unreachable"
@@ -240,10 +241,11 @@ func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
 	if t == nil {
 		return process.Usagef("-timestamps: driver %s has none", p.device.Info().Driver)
 	}
-	if p.stamps, err = t.EnableTimestamps(true, p.series[0].flow.SrcPort); err != nil {
+	if p.stamps, err = t.EnableTimestamps(true); err != nil {
 		return err
 	}
 	if p.stamps.RxPTP {
+		p.ptp = t.(nic.PTPTimestamper)
 		if err := p.likePTP(); err != nil {
 			return err
 		}
@@ -252,12 +254,10 @@ func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
 	return nil
 }
 
-// likePTP makes the replies of all series PTP messages to the port that the card timestamps.
+// likePTP makes the replies of all series PTP messages.
 func (p *port) likePTP() error {
-	first := &p.series[0].flow
 	for _, s := range p.series {
 		f := &s.flow
-		f.SrcPort, f.SrcPorts = first.SrcPort, first.SrcPorts
 		if f.Proto != probe.UDP || len(f.SrcPorts) > 1 {
 			return process.Usagef("-timestamps: this card timestamps only PTP messages to one port, which takes -proto udp and one source port")
 		}
@@ -271,6 +271,16 @@ func (p *port) likePTP() error {
 		f.LikePTP()
 	}
 	return nil
+}
+
+// otherPorts returns the source ports of the other series.
+func (p *port) otherPorts(than *Series) (ports []uint16) {
+	for _, s := range p.series {
+		if s != than && s.flow.Proto != probe.ICMP {
+			ports = append(append(ports, s.flow.SrcPort), s.flow.SrcPorts...)
+		}
+	}
+	return ports
 }
 
 // steer returns the traffic that a device has to receive for its series, nil for everything.

@@ -187,6 +187,7 @@ type Recording struct {
 // Prepare creates a new stream and recorder for a rate in probes per second, 0 for a closed loop.
 func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error {
 	s.requestTiming()
+	s.flow.OtherPorts = s.port.otherPorts(s)
 	codec, err := probe.New(s.flow)
 	if err != nil {
 		return process.Usagef("%w", err)
@@ -230,6 +231,9 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 // Run measures on the calling thread, as engine.Stream.Run does.
 func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 	err := s.stream.Discard()
+	if err == nil && s.port.ptp != nil {
+		err = s.port.ptp.TimestampPort(s.flow.SrcPort)
+	}
 	if err == nil {
 		counters := s.counters()
 		before, unread := counters.Read()
@@ -366,12 +370,12 @@ func (s *Series) exchange(codec *probe.Codec, tries int, r *probe.Reply) (bool, 
 	for try := range tries {
 		if s.hop != nil && try >= route.Patience {
 			if out := s.unanswered(try == route.Patience); out != nil {
-				if err := s.wire.Send(out); err != nil {
+				if err := s.sendOther(out); err != nil {
 					return false, err
 				}
 			}
 		}
-		if err := s.wire.Send(codec.Build(seq, 0)); err != nil {
+		if err := s.sendOther(codec.Build(seq, 0)); err != nil {
 			return false, err
 		}
 		for end := time.Now().Add(askTimeout); time.Now().Before(end); {
@@ -392,11 +396,20 @@ func (s *Series) exchange(codec *probe.Codec, tries int, r *probe.Reply) (bool, 
 				continue
 			}
 			if out := s.answer(buf[:n]); out != nil {
-				if err := s.wire.Send(out); err != nil {
+				if err := s.sendOther(out); err != nil {
 					return false, err
 				}
 			}
 		}
 	}
 	return false, nil
+}
+
+// sendOther sends a frame outside of the stream.
+func (s *Series) sendOther(frame []byte) error {
+	err := s.wire.Send(frame)
+	if err == nil {
+		s.port.stamper.Other()
+	}
+	return err
 }

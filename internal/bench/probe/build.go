@@ -21,9 +21,9 @@ type Codec struct {
 	fixed          uint64   // sum of the pseudo-header, the same for request and reply; 0 for ICMPv4
 	want           []byte   // payload of the reply being checked
 	errorEstimate  uint16
-	test           *test                // STAMP
-	answered       []Answer             // memory for Stamped.Answers
-	ports          [1 << 16 / 64]uint64 // the source ports, a bit for each
+	test           *test    // STAMP
+	answered       []Answer // memory for Stamped.Answers
+	ports, others  portSet  // the source ports, and those of other flows
 }
 
 // New returns a Codec for f. The errors are about Size (errSize) and about addresses of different families.
@@ -72,12 +72,22 @@ func New(f Flow) (*Codec, error) {
 	}
 	c.frame = make([]byte, f.Size)
 	c.want = make([]byte, f.Size-c.body)
-	for _, p := range append(f.SrcPorts, f.SrcPort) {
-		c.ports[p/64] |= 1 << (p % 64)
-	}
+	c.ports.add(append(f.SrcPorts, f.SrcPort))
+	c.others.add(f.OtherPorts)
 	c.headers()
 	return c, nil
 }
+
+// portSet has a bit for each port.
+type portSet [1 << 16 / 64]uint64
+
+func (s *portSet) add(ports []uint16) {
+	for _, p := range ports {
+		s[p/64] |= 1 << (p % 64)
+	}
+}
+
+func (s *portSet) has(p uint16) bool { return s[p/64]&(1<<(p%64)) != 0 }
 
 // Flow returns the flow that the Codec was created for.
 func (c *Codec) Flow() Flow { return c.flow }

@@ -152,8 +152,11 @@ func (c *Codec) ours(b []byte) bool {
 	if be.Uint16(l4[0:]) == c.flow.DstPort {
 		same++
 	}
-	if p := be.Uint16(l4[2:]); c.ports[p/64]&(1<<(p%64)) != 0 {
+	to := be.Uint16(l4[2:])
+	if c.ports.has(to) {
 		same++
+	} else if c.others.has(to) {
+		return false
 	}
 	if same == 4 {
 		return b[c.nextAt()] == nextUDP || len(b) == c.flow.Size

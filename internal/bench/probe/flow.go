@@ -59,12 +59,14 @@ type Flow struct {
 	SrcPort, DstPort uint16 // UDP and STAMP
 	// source ports used in rotation by sequence number, including SrcPort; nil for SrcPort only
 	SrcPorts []uint16
-	TOS      uint8  // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
-	TTL      uint8  // or hop limit; 0 is 64
-	ID       uint16 // ICMP echo identifier
-	Run      uint32 // distinguishes this run's replies from those of other runs
-	Size     int    // bytes of the Ethernet frame without FCS
-	Test     TestPacket
+	// source ports of other flows from Src: replies to these are not ours
+	OtherPorts []uint16
+	TOS        uint8  // DSCP and ECN, as in IPv4's TOS or IPv6's traffic class (RFC 2474, RFC 3168)
+	TTL        uint8  // or hop limit; 0 is 64
+	ID         uint16 // ICMP echo identifier
+	Run        uint32 // distinguishes this run's replies from those of other runs
+	Size       int    // bytes of the Ethernet frame without FCS
+	Test       TestPacket
 }
 
 // Sizes in bytes.

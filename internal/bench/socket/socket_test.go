@@ -71,6 +71,6 @@ func TestStampsInForce(t *testing.T) {
 	p := must.Get(UDP(netip.MustParseAddrPort("127.0.0.1:9"), netip.Addr{}, ""))(t)
 	defer p.Close()
 	p.Interface = "lo"
-	check.Equal(t, must.Get(p.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
+	check.Equal(t, must.Get(p.EnableTimestamps(true))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
 		"in force on the loopback: %+v")
 }

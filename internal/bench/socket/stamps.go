@@ -11,7 +11,7 @@ import (
 // EnableTimestamps implements nic.Timestamper (Documentation/networking/timestamping.rst). A socket gets hardware
 // timestamps only if they were turned on for the interface (hwstamp_ctl), which requires privileges that a socket does
 // not need otherwise.
-func (p *Port) EnableTimestamps(hardware bool, _ uint16) (nic.Timestamping, error) {
+func (p *Port) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
 		unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
 	if hardware {

@@ -152,7 +152,7 @@ func TestTimestamps(t *testing.T) {
 	v.Serve(t, open, nic.Options{})
 	d := must.Get(at(&v.Peer, nil))(t)
 	defer d.Close()
-	check.Equal(t, must.Get(d.EnableTimestamps(true, 0))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
+	check.Equal(t, must.Get(d.EnableTimestamps(true))(t), nic.Timestamping{RxSoftware: true, TxSoftware: true},
 		"in force %+v")
 	buf := make([]byte, 2048)
 	for seq := range uint16(20) {

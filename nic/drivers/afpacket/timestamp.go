@@ -20,7 +20,7 @@ type stamps struct {
 }
 
 // EnableTimestamps implements nic.Timestamper.
-func (d *Device) EnableTimestamps(hardware bool, _ uint16) (nic.Timestamping, error) {
+func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 	var in nic.Timestamping
 	fd := int(d.queues[0].fd)
 	flags := unix.SOF_TIMESTAMPING_SOFTWARE | unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |

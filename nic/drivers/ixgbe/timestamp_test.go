@@ -80,7 +80,8 @@ func stamped(t *testing.T, k ixgbesim.Kind) (*ixgbe.Device, *sim.Cable) {
 	far := wire(p)
 	d := open(t, fn, nic.Options{RingSize: 128})
 	awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
-	check.Equal(t, must.Get(d.EnableTimestamps(true, stampPort))(t),
+	must.OK(t, d.TimestampPort(stampPort))
+	check.Equal(t, must.Get(d.EnableTimestamps(true))(t),
 		nic.Timestamping{RxHardware: true, TxHardware: true, RxPTP: true}, "active %+v")
 	return d, far
 }
@@ -166,7 +167,7 @@ func TestTimestampsAfterARestart(t *testing.T) {
 	wire(p)
 	d := open(t, fn, nic.Options{})
 	awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
-	must.Get(d.EnableTimestamps(true, stampPort))(t)
+	must.Get(d.EnableTimestamps(true))(t)
 	defer keepReceiving(t, d)()
 	w := must.Get(fn.BAR(0))(t)
 	w.Write32(0x3000, 0) // RXCTRL: what another process's reset leaves
@@ -181,7 +182,7 @@ func TestClockFollowsTheLink(t *testing.T) {
 	p, fn := host(t, ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Gigabit}))
 	d := must.Get(ixgbe.OpenWith(fn, nic.Options{MAC: mac}, ixgbe.Options{LinkMode: "0"}))(t)
 	t.Cleanup(func() { must.Close(t, d) })
-	must.Get(d.EnableTimestamps(true, stampPort))(t)
+	must.Get(d.EnableTimestamps(true))(t)
 	w := must.Get(fn.BAR(0))(t)
 	check.Equal(t, w.Read32(0x8c14), 1<<24|0xcccccc, "without a link TIMINCA is %#x")
 	defer keepReceiving(t, d)()
