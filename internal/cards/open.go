@@ -297,6 +297,15 @@ type messenger struct {
 	modelled
 }
 
+// Timestamper returns the timestamps of an open port, nil if its driver has none.
+func Timestamper(port nic.Port) nic.Timestamper {
+	if c, ok := port.(*card); ok {
+		port = c.Device
+	}
+	t, _ := port.(nic.Timestamper)
+	return t
+}
+
 type modelled struct{ fn pci.Function }
 
 // Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any

@@ -3,6 +3,7 @@ package cards
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
@@ -10,6 +11,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
 // A push setting for a socket driver is an error, because it would have no effect.
@@ -24,6 +29,28 @@ func TestSocketDoesNotPush(t *testing.T) {
 		c.Log = slog.New(slog.DiscardHandler)
 		check.Fails(t, driver+" with nic.push = llq", check.Err(c.Open()), nil,
 			`push mode "llq": want one of auto, off: a socket`)
+	}
+}
+
+// Timestamps are those of the driver, of a PCI function, too.
+func TestTimestamper(t *testing.T) {
+	for _, c := range []struct {
+		model sim.Model
+		has   bool
+	}{
+		{ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2}}), true},
+		{virtiosim.New(virtiosim.Options{MAC: [6]byte{2}}), false},
+	} {
+		p := must.Get(sim.New(c.model, sim.Options{}))(t)
+		path := filepath.Join(t.TempDir(), "nic")
+		server := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
+		p.StartRemote()
+		t.Cleanup(func() { server.Close(); p.Close() })
+		config := Config{Options: nic.Options{Device: simulated + path}, Driver: "auto"}
+		d := must.Get(config.Open())(t)
+		_, ptp := Timestamper(d).(nic.PTPTimestamper)
+		check.Equal(t, ptp, c.has, d.Info().Driver+" has timestamps of PTP messages: %v")
+		must.Close(t, d)
 	}
 }
 

@@ -17,6 +17,7 @@ const (
 	txTS      = 1 << 19 // MAC.1588 of a data descriptor
 
 	ptpVersion, ptpControl = 1, 32 // offsets in a message; its type is in the first byte
+	ptpHeader              = 34    // shorter messages are not stamped (MoonGen, timestamping.lua: 76 bytes over IPv4)
 )
 
 // systim returns SYSTIM: TIMINCA's increment value is added in each of its periods of the MAC's clock. The X540's
@@ -71,7 +72,7 @@ func (m *Model) stamps(frame []byte, kind uint32) bool {
 	} else if p.proto == protoUDP && !p.fragment && p.l4 != 0 && uint32(be.Uint16(frame[p.l4+2:])) == filter>>16 {
 		at = p.l4 + 8
 	}
-	if at == 0 || len(frame) <= at+ptpControl {
+	if at == 0 || len(frame) < at+ptpHeader {
 		return false
 	}
 	f := frame[at:]

@@ -230,8 +230,7 @@ func (p *port) open(o Options) (err error) {
 		s.hop = s.newNextHop()
 		s.Warnings = append(s.Warnings, s.path.Bypassed(s.Qdisc)...)
 	}
-	t, _ := d.(nic.Timestamper)
-	return p.enableStamps(o, t)
+	return p.enableStamps(o, cards.Timestamper(d))
 }
 
 func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {

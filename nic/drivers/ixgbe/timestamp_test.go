@@ -21,8 +21,10 @@ import (
 const stampPort = 50000
 
 // datagram is a UDP datagram to a port. event makes it a Sync message of PTP version 2.
-func datagram(port uint16, event bool) []byte {
-	f := nictest.Kind{Name: "udp", Size: 100, Batch: 1}.Frame()
+func datagram(port uint16, event bool) []byte { return sized(100, port, event) }
+
+func sized(size int, port uint16, event bool) []byte {
+	f := nictest.Kind{Name: "udp", Size: size, Batch: 1}.Frame()
 	copy(f, mac[:])
 	binary.BigEndian.PutUint16(f[36:], port)
 	f[42], f[43] = 0, 1
@@ -105,6 +107,21 @@ func TestTimestamps(t *testing.T) {
 		if _, _, ok, err := d.TxTimestamp(); ok || err != nil {
 			t.Errorf("a timestamp of nothing: %v, %v", ok, err)
 		}
+	}
+}
+
+// TestTimestampPort: messages to the port that was selected last have timestamps, if they have a whole header.
+func TestTimestampPort(t *testing.T) {
+	d, far := stamped(t, ixgbesim.SFP)
+	const other = stampPort + 1
+	must.OK(t, d.TimestampPort(other))
+	for _, c := range []struct {
+		size int
+		port uint16
+		want bool
+	}{{100, stampPort, false}, {100, other, true}, {75, other, false}, {76, other, true}} {
+		at := receives(t, d, far, sized(c.size, c.port, true))
+		check.Equal(t, at[0].Hardware, c.want, fmt.Sprintf("%d bytes to port %d have a timestamp: %%v", c.size, c.port))
 	}
 }
 
