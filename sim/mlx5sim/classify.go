@@ -113,14 +113,15 @@ func (m *Model) Receive(b []byte) bool {
 		m.count.filtered++
 		return true
 	}
-	return m.take(b, 0)
+	return m.take(b, nil)
 }
 
-// take counts and steers a frame that reaches the vport: from the wire, or from the vport's queues, in which case from
-// is the sender's transport domain.
-func (m *Model) take(b []byte, from uint32) bool {
+// take counts and steers a frame that reaches the vport: from the wire, or from one of the vport's queues.
+func (m *Model) take(b []byte, by *sq) bool {
 	f := parse(b)
-	f.from = from
+	if by != nil {
+		f.from, f.made = m.obj.tiss.m[by.tis].td, by.made
+	}
 	if m.isRoCE(&f) {
 		m.receiveRoCE(&f)
 		return true
@@ -186,10 +187,10 @@ func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 	return true
 }
 
-// intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain only if configured
-// to.
+// intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain that it knows only if
+// configured to.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
-	if f.from != 0 && f.from == t.td && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
+	if f.from != 0 && f.from == t.td && f.made <= t.knows && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true
 		return false, true
 	}

@@ -35,8 +35,10 @@
 // for its groups, unless disable_uc_local_lb and disable_mc_local_lb are set; firmware starts with both clear (Linux
 // sets them at start). A TIR drops frames from a queue of the same transport domain unless its bits permit unicast, or
 // multicast. Linux calls that field self_lb_block and sets it to permit them, and so do rdma-core and DPDK: the
-// self-test of Linux's driver, which sends a frame to its own address, passes on this model (proof/lab). Firmware
-// without self_lb_en_modifiable keeps the value from the TIR's creation.
+// self-test of Linux's driver, which sends a frame to its own address, passes on this model (proof/lab). The bits are
+// for the send queues that existed when they were set: Linux, whose TIRs are older than its queues, sets them again
+// whenever it has created queues. Firmware without self_lb_en_modifiable keeps the bits from the TIR's creation, so that
+// later queues' frames are not dropped; Linux warns that "self loop back prevention is not supported" there.
 //
 // # Missing features
 //

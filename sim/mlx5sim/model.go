@@ -89,6 +89,7 @@ type Model struct {
 	fault      faults
 	lose       func(frame []byte) bool // drops RoCE packets in tests
 	uars       uint32                  // number of doorbell pages
+	sqsMade    uint64                  // send queues that were ever created
 	uid        uint32                  // user context of the current command; 0 for the driver's own
 }
 
@@ -199,7 +200,7 @@ func (m *Model) Step() bool {
 	turned := m.roce.turned
 	m.roce.turned = nil
 	for _, f := range turned {
-		m.take(f, 0)
+		m.take(f, nil)
 		busy = true
 	}
 	busy = m.stepSQs() || busy

@@ -75,6 +75,26 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
+// A TIR drops only frames of queues that are older than its bits.
+func TestLoopbackOfLaterQueues(t *testing.T) {
+	for _, c := range []struct {
+		o         Options
+		refreshed bool
+	}{{Options{}, false}, {Options{Profile: ConnectX5}, true}} {
+		x := openRig(t, c.o)
+		x.m.obj.sqs.m[x.sqn].made++ // as if it was created after the TIR
+		x.m.sqsMade++
+		x.post(16)
+		if _, round := x.sendTo(0, testMAC); !round {
+			t.Errorf("%v: a frame of a later queue was kept out", c.o.Profile)
+		}
+		x.do(dwords(0x110, 0, 0x901<<16, 8, x.tirn, 0x14, 0x10), 16)
+		if _, round := x.sendTo(1, testMAC); round == c.refreshed {
+			t.Errorf("%v: after MODIFY_TIR a frame came round: %v", c.o.Profile, round)
+		}
+	}
+}
+
 // Loopback is switched by MODIFY_NIC_VPORT_CONTEXT and MODIFY_TIR, if the capabilities permit it.
 func TestLoopbackSwitch(t *testing.T) {
 	vport := func(off uint32) []byte { return dwords(512, 0, 0x755<<16, 12, 3<<10, 0x100, off<<1) }

@@ -255,6 +255,7 @@ type tir struct {
 	rqn, rqtn uint32
 	hash      rssHash
 	selfLB    uint32 // self_lb_en: bit 0 permits unicast, bit 1 multicast from the same transport domain
+	knows     uint64 // the latest of the send queues that selfLB is for
 }
 
 // domain returns a transport domain. Domain 0 is the card's own, and always there: DPDK's driver creates its first TIR
@@ -268,7 +269,7 @@ func (m *Model) domain(id uint32) (*plain, *refusal) {
 
 func (m *Model) createTIR(c *call) *refusal {
 	in := c.in
-	t := &tir{td: in.U32("transport_domain"), selfLB: in.U32("self_lb_en")}
+	t := &tir{td: in.U32("transport_domain"), selfLB: in.U32("self_lb_en"), knows: m.sqsMade}
 	td, r := m.domain(t.td)
 	if r != nil {
 		return r
@@ -323,7 +324,7 @@ func (m *Model) modifyTIR(c *call) *refusal {
 		}
 	}
 	if mask&0x10 != 0 && m.prof.lbSwitch { // Linux also sends it to firmware without self_lb_en_modifiable
-		t.selfLB = c.in.U32("self_lb_en")
+		t.selfLB, t.knows = c.in.U32("self_lb_en"), m.sqsMade
 	}
 	return nil
 }

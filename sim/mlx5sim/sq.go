@@ -25,6 +25,7 @@ type sq struct {
 	workQueue
 	uar     uint32
 	tis     uint32
+	made    uint64 // its number, in the order of creation
 	inline  uint64 // min_wqe_inline_mode
 	posted  uint32 // 16 bits: the index after the last WQE announced by a doorbell
 	rung    bool   // a doorbell was rung since the queue was last in reset
@@ -70,6 +71,8 @@ func (m *Model) createSQ(c *call) *refusal {
 	if r := m.obj.sqs.add(m, q); r != nil {
 		return r
 	}
+	m.sqsMade++
+	q.made = m.sqsMade
 	m.holdQueue(&q.workQueue, 1)
 	u.held++
 	if t != nil {

@@ -193,13 +193,12 @@ func (m *Model) transmit(q *sq, f []byte) {
 	q.packets++
 	kind := cast(f)
 	m.count.tx[kind].add(len(f))
-	td := m.obj.tiss.m[q.tis].td
 	switch {
 	case kind == unicast && m.vport.lb&disableUC == 0 && m.vport.owns([6]byte(f)):
-		m.take(append([]byte(nil), f...), td)
+		m.take(append([]byte(nil), f...), q)
 		return
 	case kind != unicast && m.vport.lb&disableMC == 0 && m.vport.lets(f):
-		m.take(append([]byte(nil), f...), td)
+		m.take(append([]byte(nil), f...), q)
 	}
 	m.count.wireTx[kind].add(len(f))
 	if m.port.up {

@@ -350,7 +350,8 @@ func (d *Device) optional(what string, err error) error {
 // noLoopback makes the vport send frames for the function's own addresses to the wire. Otherwise a frame that claims
 // our address as its source would loop forever through a responder that answers everything. Firmware enables loopback
 // by default (Linux disables it, too). Old firmware cannot change it; there the TIRs drop frames from queues of their
-// own transport domain, because their self_lb_block (Linux's name for the bits that accept such frames) is 0.
+// own transport domain, because their self_lb_block (Linux's name for the bits that accept such frames) is 0, and
+// because they are created after all queues: a TIR does not know later ones.
 func (d *Device) noLoopback() error {
 	if !d.caps.localLoopback {
 		return nil
