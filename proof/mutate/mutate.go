@@ -18,6 +18,7 @@ import (
 type mutation struct {
 	pkg, file  string
 	line       int
+	column     int
 	start, end int // offsets
 	with       string
 	what       string
@@ -51,7 +52,8 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 	var all []mutation
 	at := func(p token.Pos) int { return files.Position(p).Offset }
 	add := func(from, to token.Pos, with, what string) {
-		all = append(all, mutation{pkg, file, files.Position(from).Line, at(from), at(to), with, what})
+		p := files.Position(from)
+		all = append(all, mutation{pkg, file, p.Line, p.Column, p.Offset, at(to), with, what})
 	}
 	text := func(n ast.Node) string {
 		s, _, more := bytes.Cut(source[at(n.Pos()):at(n.End())], []byte("\n"))

@@ -23,6 +23,8 @@ func Limited(n int) int {
 	}
 	return n
 }
+
+func unused() int { return 1 }
 `
 
 func TestMutations(t *testing.T) {
@@ -36,13 +38,15 @@ func TestMutations(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	want := []string{"if !(n > 10) {", "if n > 11 {", "if n >= 10 {", "return 11"}
+	want := []string{"func unused() int { return 2 }", "if !(n > 10) {", "if n > 11 {", "if n >= 10 {",
+		"return 11"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// A weak test kills some of a package's mutations, and a mutation that makes the test hang counts as killed.
+// A weak test kills some of a package's mutations, and a mutation that makes the test hang counts as killed. One that
+// no test reaches survives without a run, unless the tests start processes.
 func TestTry(t *testing.T) {
 	needs.Long(t)
 	dir := t.TempDir()
@@ -57,22 +61,29 @@ func TestTry(t *testing.T) {
 	files := must.Get(sources([]string{"./..."}))(t)
 	all := must.Get(pick(files, 1))(t)
 	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, what: "broken", with: "}"})
+	weak := must.Get(baseline(t.TempDir(), "example.com/m", []way{{short: true}}, 5*time.Second))(t)
 	for _, m := range all {
 		want := map[string]result{
 			"if n > 10 is negated": killed,
 			"10 becomes 11":        map[int]result{4: survived, 5: killed}[m.line],
 			"n > 10: > becomes >=": survived,
+			"1 becomes 2":          unreached,
 			"broken":               invalid,
 		}[m.what]
-		if got, err := try(t.TempDir(), m, []way{{short: true}}, 5*time.Second); got != want || err != nil {
+		if got, err := weak.try(t.TempDir(), m); got != want || err != nil {
 			t.Errorf("%v: %s, %v; want %s", m, got, err, want)
 		}
 	}
 	must.OK(t, os.WriteFile(filepath.Join(dir, "fails_test.go"),
-		[]byte("package m\nimport \"testing\"\nfunc TestFails(t *testing.T) { if !testing.Short() { t.Fail() } }\n"),
-		0o644))
-	good := must.Get(passing(t.TempDir(), "example.com/m", []way{{short: true}, {}}, 5*time.Second))(t)
-	check.Same(t, good, []way{{short: true}}, "ways in which the tests pass: %v")
+		[]byte("package m\nimport (\"os/exec\"; \"testing\")\nfunc TestFails(t *testing.T) { if !testing.Short() { t.Fail() } }\n"+
+			"var _ = exec.Command\n"), 0o644))
+	fails := must.Get(baseline(t.TempDir(), "example.com/m", []way{{short: true}, {}}, 5*time.Second))(t)
+	check.Same(t, fails.good, []way{{short: true}}, "ways in which the tests pass: %v")
+	for _, m := range all {
+		if weak.misses(m) && fails.misses(m) {
+			t.Errorf("%v: unreached, but the tests may start a process that reaches it", m)
+		}
+	}
 	if b, err := os.ReadFile(filepath.Join(dir, "m.go")); err != nil || string(b) != limited {
 		t.Errorf("m.go was changed: %v\n%s", err, b)
 	}
@@ -88,7 +99,7 @@ func TestSandbox(t *testing.T) {
 	t.Chdir(dir)
 	box := must.Get(newSandbox(t.TempDir()))(t)
 	run := func(script string) string {
-		args := box.wrap([]string{"sh", "-c", script})
+		args := box.wrap(dir, []string{"sh", "-c", script})
 		out, _ := exec.Command(args[0], args[1:]...).CombinedOutput()
 		return strings.TrimSpace(string(out))
 	}
@@ -120,5 +131,6 @@ func TestEquivalent(t *testing.T) {
 	check.Fails(t, "a line without a reason", check.Err(readEquivalent()), nil, "equivalent.txt:1")
 	all := tally{killed: 3, survived: 1, equivalent: 5}
 	check.Equal(t, all.share(), 0.75, "share %v")
-	check.Equal(t, all.String(), "3 killed, 1 survived, 5 equivalent: 75.0 % killed", "%q")
+	check.Equal(t, all.String(), "3 killed, 1 survived, 0 unreached, 5 equivalent: 75.0 % killed",
+		"%q")
 }

@@ -48,8 +48,9 @@ func newSandbox(dir string) (*sandbox, error) {
 	return box, errors.Join(err, terr, os.Mkdir(dir+"/layers", 0o755))
 }
 
-// wrap returns the arguments that run a command in the sandbox; the command itself if that is nil.
-func (s *sandbox) wrap(command []string) []string {
+// wrap returns the arguments that run a command in the sandbox, in a folder of the tree; the command itself if the
+// sandbox is nil.
+func (s *sandbox) wrap(dir string, command []string) []string {
 	if s == nil {
 		return command
 	}
@@ -60,7 +61,7 @@ func (s *sandbox) wrap(command []string) []string {
 		"--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--dev-bind-try", "/dev/net/tun",
 		"/dev/net/tun", "--proc", "/proc",
 		"--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", s.dir, s.dir, "--bind", at + "/1", s.cache, "--bind",
-		at + "/2", s.tree, "--chdir", s.tree, "--cap-drop", "all"}
+		at + "/2", s.tree, "--chdir", dir, "--cap-drop", "all"}
 	for _, c := range capabilities {
 		args = append(args, "--cap-add", c)
 	}
