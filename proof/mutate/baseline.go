@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,9 +35,16 @@ func (w way) String() string {
 // tests are those of one package.
 type tests struct {
 	pkg, dir string
-	good     []way           // in which they pass without a mutation: where they fail anyway, they notice nothing
-	limits   []time.Duration // of a run with a mutation, for each good way
-	reached  []block         // nil if the tests start processes, which reach more
+	stages   []stage // none of a way in which they fail without a mutation: they would notice nothing
+	reached  []block // nil if the tests start processes, which reach more
+}
+
+// stage is some tests of a package that run in one process. The quickest tests are the first stage, because most
+// mutations fail many tests.
+type stage struct {
+	way   way
+	names []string
+	limit time.Duration // of a run with a mutation
 }
 
 // block is a sequence of statements, as package testing/cover reports it, of a file without its folder. reached is
@@ -76,8 +85,9 @@ func baseline(dir, pkg string, ways []way, limit time.Duration) (*tests, error) 
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), []byte("{}"), 0o644); err != nil {
 		return nil, err
 	}
+	ran := map[string]bool{}
 	for _, w := range ways {
-		r, took, err := t.passes(dir, w, limit)
+		r, said, err := t.passes(dir, w, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -85,34 +95,63 @@ func baseline(dir, pkg string, ways []way, limit time.Duration) (*tests, error) 
 			fmt.Printf("left out %s %v: they fail without a mutation\n", pkg, w)
 			continue
 		}
-		t.good, t.limits = append(t.good, w), append(t.limits, slowest(took, limit))
+		t.stages = append(t.stages, stages(w, said, ran, limit)...)
 	}
 	return t, nil
 }
 
-// passes runs the tests in one way without a mutation, and adds what they reach. Some fail with the counters of
-// statements, such as those of a hot loop's instructions: all then run again without.
-func (t *tests) passes(dir string, w way, limit time.Duration) (result, time.Duration, error) {
-	start := time.Now()
-	if t.reached != nil {
-		r, err := t.compile(dir, "-cover")
-		if err == nil && r == survived {
-			r, err = t.run(dir, w, limit, "-test.coverprofile=/dev/stderr")
-		}
-		if err != nil || r == survived {
-			return r, time.Since(start), err
+var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP): ([^/\s]+)\S* \(([\d.]+)s\)$`)
+
+// stages returns the tests that ran, by what go test -v says, and that an earlier way left out in whole or in part: the
+// quickest ones, which take a fifth of the time of all, and the others. ran has the others' names, and gets these.
+func stages(w way, said []byte, ran map[string]bool, limit time.Duration) (all []stage) {
+	took, skipped := map[string]time.Duration{}, map[string]bool{}
+	var total time.Duration
+	for _, v := range verdict.FindAllSubmatch(said, -1) {
+		name := string(v[2])
+		skipped[name] = skipped[name] || string(v[1]) == "SKIP"
+		if d, _ := time.ParseDuration(string(v[3]) + "s"); !ran[name] && v[0][0] == '-' {
+			took[name] = d
+			total += d
 		}
 	}
-	start = time.Now()
-	r, err := t.compile(dir)
-	if err == nil && r == survived {
-		start = time.Now()
-		r, err = t.run(dir, w, limit)
+	names := slices.SortedFunc(maps.Keys(took), func(a, b string) int {
+		return cmp.Or(cmp.Compare(took[a], took[b]), cmp.Compare(a, b))
+	})
+	var sum time.Duration
+	quick := 0
+	for ; quick < len(names) && sum+took[names[quick]] <= total/5; quick++ {
+		sum += took[names[quick]]
 	}
-	return r, time.Since(start), err
+	for _, s := range []stage{{w, names[:quick], slowest(sum, limit)}, {w, names[quick:], slowest(total-sum, limit)}} {
+		if len(s.names) > 0 {
+			all = append(all, s)
+		}
+	}
+	for name := range took {
+		ran[name] = !skipped[name]
+	}
+	return all
 }
 
-// try runs the tests with one mutation, in each way until they fail.
+// passes runs the tests in one way without a mutation, adds what they reach, and returns what go test -v says. Some fail
+// with the counters of statements, such as those of a hot loop's instructions: all then run again without.
+func (t *tests) passes(dir string, w way, limit time.Duration) (r result, said []byte, err error) {
+	if t.reached != nil {
+		if r, err = t.compile(dir, "-cover"); err == nil && r == survived {
+			r, said, err = t.run(dir, w, limit, "-test.v", "-test.coverprofile=/dev/stderr")
+		}
+		if err != nil || r == survived {
+			return r, said, err
+		}
+	}
+	if r, err = t.compile(dir); err == nil && r == survived {
+		r, said, err = t.run(dir, w, limit, "-test.v", "-test.failfast")
+	}
+	return r, said, err
+}
+
+// try runs the tests with one mutation, stage by stage until they fail.
 func (t *tests) try(dir string, m mutation) (result, error) {
 	if t.misses(m) {
 		return unreached, nil
@@ -128,8 +167,9 @@ func (t *tests) try(dir string, m mutation) (result, error) {
 		return "", err
 	}
 	r, err := t.compile(dir)
-	for i := 0; err == nil && r == survived && i < len(t.good); i++ {
-		r, err = t.run(dir, t.good[i], t.limits[i])
+	for i := 0; err == nil && r == survived && i < len(t.stages); i++ {
+		s := &t.stages[i]
+		r, _, err = t.run(dir, s.way, s.limit, "-test.failfast", "-test.run=^("+strings.Join(s.names, "|")+")$")
 	}
 	return r, err
 }
@@ -172,8 +212,8 @@ var dies = regexp.MustCompile("FAIL|panic|fatal error|unexpected fault")
 var profile = regexp.MustCompile(`(?m)^\S+/([^/\s]+\.go):(\d+)\.(\d+),(\d+)\.(\d+) \d+ (\d+)$`)
 
 // run runs the test program.
-func (t *tests) run(dir string, w way, limit time.Duration, flags ...string) (result, error) {
-	args := slices.Concat([]string{filepath.Join(dir, "test"), "-test.paniconexit0", "-test.failfast",
+func (t *tests) run(dir string, w way, limit time.Duration, flags ...string) (result, []byte, error) {
+	args := slices.Concat([]string{filepath.Join(dir, "test"), "-test.paniconexit0",
 		"-test.timeout=" + limit.String()}, flags)
 	if w.short {
 		args = append(args, "-test.short")
@@ -202,11 +242,11 @@ func (t *tests) run(dir string, w way, limit time.Duration, flags ...string) (re
 	}
 	switch {
 	case err == nil:
-		return survived, nil
+		return survived, said.Bytes(), nil
 	case ctx.Err() != nil, dies.Match(said.Bytes()):
-		return killed, nil
+		return killed, said.Bytes(), nil
 	case errors.As(err, new(*exec.ExitError)):
-		return "", fmt.Errorf("the tests of %s did not run: %w: %s", t.pkg, err, bytes.TrimSpace(said.Bytes()))
+		return "", nil, fmt.Errorf("the tests of %s did not run: %w: %s", t.pkg, err, bytes.TrimSpace(said.Bytes()))
 	}
-	return "", err
+	return "", nil, err
 }
