@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/rows"
 )
 
 var fourCPUs = []int{0, 1, 2, 3}
@@ -191,6 +193,13 @@ func TestConfigTOMLIsTheTable(t *testing.T) {
 func (s settings) values() settings {
 	s.table = nil
 	return s
+}
+
+func TestEveryRowRoundTrips(t *testing.T) {
+	rows.RoundTrip(t, func() (*setting.Table, func() string) {
+		s := newSettings(fourCPUs)
+		return s.table, func() string { return fmt.Sprintf("%+v", s.values()) }
+	})
 }
 
 func FuzzConfig(f *testing.F) {

@@ -134,8 +134,8 @@ func stages(w way, said []byte, ran map[string]bool, limit time.Duration) (all [
 	return all
 }
 
-// passes runs the tests in one way without a mutation, adds what they reach, and returns what go test -v says. Some fail
-// with the counters of statements, such as those of a hot loop's instructions: all then run again without.
+// passes runs the tests in one way without a mutation, adds what they reach, and returns what go test -v says. Some
+// fail with the counters of statements, such as those of a hot loop's instructions: all then run again without.
 func (t *tests) passes(dir string, w way, limit time.Duration) (r result, said []byte, err error) {
 	if t.reached != nil {
 		if r, err = t.compile(dir, "-cover"); err == nil && r == survived {

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"flag"
+	"fmt"
 	"io"
 	"reflect"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/rows"
 )
 
 // Each row is a flag and a key of -ab. It accepts the completed values, rejects others, and changes only itself.
@@ -56,4 +58,11 @@ func TestRows(t *testing.T) {
 	if !reflect.DeepEqual(a, want) || !a.Target.Is4() {
 		t.Errorf("got %+v\nwant %+v", a, want)
 	}
+}
+
+func TestEveryRowRoundTrips(t *testing.T) {
+	rows.RoundTrip(t, func() (*setting.Table, func() string) {
+		s := Default()
+		return setting.New(s.Rows()...), func() string { return fmt.Sprintf("%+v", s) }
+	})
 }
