@@ -10,6 +10,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/random"
 )
 
 const stampPort = 862
@@ -142,6 +143,25 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations a pass", n)
+	}
+}
+
+// BeforeWrap is where the free-running numbers of a queue and of the device in its test begin for Wraps: the low bits are
+// those of 0.
+const BeforeWrap = ^uint32(0) - 1<<16 + 1
+
+// Wraps fails the test if passes with random numbers of frames do not answer all of them while the numbers of slots and
+// entries exceed 2^16 and 2^32. arrive and poll are as for BenchmarkKinds.
+func Wraps(t testing.TB, r *fastpath.Responder, arrive func(n int), poll func(*fastpath.Responder) int) {
+	t.Helper()
+	rnd := random.New(t)
+	for frames := 0; frames < 1<<16+5000; {
+		n := rnd.IntN(17)
+		arrive(n)
+		if got := poll(r); got != n {
+			t.Fatalf("answered %d of %d frames after %d", got, n, frames)
+		}
+		frames += n
 	}
 }
 
