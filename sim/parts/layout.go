@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rebound-nic/rebound/sim"
 )
 
 // Field is a field in the notation of the manuals: a dword at a byte offset, and its bits Hi to Lo. A wide field is N
@@ -38,6 +40,7 @@ type Layout struct {
 	Size   int
 	fields map[string]Field
 	known  []uint32 // by dword: the bits that are not reserved
+	idle   []string // fields that a card acts on and the model does not
 }
 
 // Lay parses a layout. Each field is an offset and a name: "08.23:0 cqn" is bits 23 to 0 of the dword at 08h, "0c.31
@@ -58,6 +61,17 @@ func (l *Layout) With(off int, sub *Layout) *Layout {
 		f.Off += off
 		l.add(name, f)
 	}
+	return l
+}
+
+// Without declares fields that a card acts on and the model does not, and returns l. See Msg.WarnIdle.
+func (l *Layout) Without(names ...string) *Layout {
+	for _, name := range names {
+		if !l.Has(name) {
+			panic("parts: no field " + name)
+		}
+	}
+	l.idle = append(l.idle, names...)
 	return l
 }
 
@@ -170,6 +184,16 @@ func (m Msg) Set(name string, v uint64) {
 		return
 	}
 	m.Order.PutUint32(m.B[f.Off:], m.Order.Uint32(m.B[f.Off:])&^f.Mask()|uint32(v)<<f.Lo&f.Mask())
+}
+
+// WarnIdle warns of each field that is set and that the model does not act on. what names the command or structure.
+func (m Msg) WarnIdle(h sim.Host, what string) {
+	for _, name := range m.idle {
+		wide := slices.ContainsFunc(m.Bytes(name), func(b byte) bool { return b != 0 })
+		if wide || m.field(name).N == 0 && m.U(name) != 0 { // one text for all values, so that it is reported once
+			h.Warnf("%s: %s is accepted and has no effect in this model", what, name)
+		}
+	}
 }
 
 // Each yields each field in order of position, high bits first, for sim.Host.Command. A field wider than 64 bits is

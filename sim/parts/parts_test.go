@@ -137,3 +137,18 @@ func FuzzParseFrame(f *testing.F) {
 		}
 	})
 }
+
+func TestIdleFields(t *testing.T) {
+	l := Lay(binary.BigEndian, 16, "00.7:0 used 04.31:16 idle 08*2 wide").Without("idle", "wide")
+	h := &listener{}
+	b := make([]byte, 16)
+	b[3] = 1
+	Msg{b, l}.WarnIdle(h, "COMMAND")
+	check.Same(t, h.told, nil, "without such a field: %q")
+	b[4], b[15] = 1, 1
+	Msg{b, l}.WarnIdle(h, "COMMAND")
+	Msg{b[:8], l}.WarnIdle(h, "SHORT")
+	check.Same(t, h.told, []string{"COMMAND: idle is accepted and has no effect in this model",
+		"COMMAND: wide is accepted and has no effect in this model",
+		"SHORT: idle is accepted and has no effect in this model"}, "%q")
+}
