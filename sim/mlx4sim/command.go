@@ -249,6 +249,7 @@ func (m *Model) dispatch(c *call) *refusal {
 			m.host.Warnf("%s: reserved bits %08x set in the dword at %02xh of the mailbox", m.opName(c.opcode), set,
 				off)
 		}
+		c.in.WarnIdle(m.host, m.opName(c.opcode))
 	} else if !k.imm && c.inParam != 0 {
 		m.host.Warnf("%s: in_param is %#x, the command has no input", m.opName(c.opcode), c.inParam)
 	}

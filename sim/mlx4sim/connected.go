@@ -284,16 +284,17 @@ func (c connection) ReceiveFailed(idx uint32, err error) {
 
 // Refused sends an event to the driver, because no completion reports the fault.
 func (c connection) Refused(f rdma.Fault) {
-	kind := uint8(eventWQRequest)
+	kind, synd := uint8(eventWQRequest), syndromes[f]
 	if f == rdma.RemoteAccess {
 		kind = eventWQAccess
 	}
+	c.m.diag.refused[synd&0x1f]++
 	c.m.queueEvent(kind, c.q)
 }
 
 func (c connection) Fail() { c.m.failQP(c.q) }
 
-func (c connection) Count(e rdma.Event) { c.m.count.transport[e]++ }
+func (c connection) Count(e rdma.Event) { c.m.diag.transport[e]++ }
 
 // queueEvent sends an event about a QP.
 func (m *Model) queueEvent(kind uint8, q *qp) {

@@ -330,6 +330,7 @@ func (m *Model) stepModeration() (busy bool) {
 
 func (m *Model) overrun(q *cq) {
 	q.broken = true
+	m.diag.overruns++
 	m.host.Errorf("%v overrun: %d entries, consumer counter %#x, producer counter %#x", q, 1<<q.log, q.ci, q.pi)
 	var d [eventData]byte
 	be.PutUint32(d[:], q.id)
@@ -345,6 +346,7 @@ func (m *Model) overrun(q *cq) {
 
 // errorCQE completes a WQE in error.
 func (m *Model) errorCQE(q *cq, qpn uint32, idx uint32, send bool, synd uint8) {
+	m.diag.failed[bit(send)][synd&0x1f]++
 	var b [32]byte
 	be.PutUint32(b[:], qpn)
 	be.PutUint16(b[0x18:], uint16(idx))

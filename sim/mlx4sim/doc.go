@@ -12,10 +12,11 @@
 // sequence numbers, moderation, timestamps, CQEs and EQEs of 32 and 64 bytes; QPs with their states; raw Ethernet: send
 // with data and inline segments, checksums, LSO, VLAN insertion, BlueFlame; receive with checksums, VLAN stripping, the
 // FCS on request, RSS (Toeplitz and XOR); steering by the MAC table ("A0") and by flow rules ("device-managed"); VLAN
-// and multicast filters, the port's counters and events, the catastrophic error buffer.
+// and multicast filters, pause frames and priority flow control with their counters, the port's counters and events,
+// the counters of transport errors (DIAG_RPRT), the catastrophic error buffer.
 //
 // On an InfiniBand port: the subnet management agent behind MAD_IFC (NodeDescription, NodeInfo, GUIDInfo, PortInfo,
-// P_KeyTable, SLtoVL, VLArbitration; performance management's PortCounters, 32 and 64 bits wide; Mellanox's
+// P_KeyTable, SLtoVL, VLArbitration, LED; performance management's PortCounters, 32 and 64 bits wide; Mellanox's
 // ExtendedPortInfo and versions; the trap of a changed node), port states and management events, QP0 and QP1 with
 // packets that the driver builds, virtual lane 15, multicast groups by table and by rule.
 //
@@ -49,7 +50,10 @@
 // Firmware refuses a command with a status, a queue refuses a WQE with an error completion. Both are errors, and so are
 // doorbells of objects that do not exist. Warnings are for what the PRM forbids and cards tolerate: reserved bits in
 // mailboxes, a toggle that does not flip, objects that are left at the end, a doorbell of a CQ that was destroyed, a
-// pushed WQE that is not in the ring.
+// pushed WQE that is not in the ring. A field that a card acts on and the model does not is accepted with a warning.
+// There is none for hints that only change how long something takes (cache line size, static rates, arbitration of
+// WQEs), for permissions of operations that the model refuses (fast registration, remote invalidation, atomics), for
+// what firmware only tells others (driver version, the user's MTU), and for forced priorities until a tag has another.
 //
 // # Doorbells
 //

@@ -30,7 +30,8 @@ const (
 
 // PRM "EQ Context".
 var eqLayout = lay(64, `00.31:28 status 00.18 ec 00.17 oi 00.11:8 st 08.11:5 page_offset 0c.28:24 log_eq_size 10.31:16 eq_period 10.15:0 eq_max_count
-	14.9:0 intr 18.29:24 log2_page_size 18.7:0 mtt_base_addr_h 1c.31:3 mtt_base_addr_l 28.23:0 consumer_counter 2c.23:0 producer_counter`)
+	14.9:0 intr 18.29:24 log2_page_size 18.7:0 mtt_base_addr_h 1c.31:3 mtt_base_addr_l 28.23:0 consumer_counter 2c.23:0 producer_counter`).
+	Without("eq_period", "eq_max_count")
 
 type eq struct {
 	buffer

@@ -2,6 +2,7 @@ package mlx4sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/rebound-nic/rebound/sim/parts"
 )
@@ -38,9 +39,7 @@ func firmwareCommands() map[uint16]*command {
 		0x031: {name: "NOP", mods: 0xffffffff, run: func(*Model, *call) *refusal { return nil }},
 		0x050: {name: "HW_HEALTH_CHECK", from: stageReady, run: func(*Model, *call) *refusal { return nil }},
 		0x03a: {name: "CONFIG_DEV", from: stageRunning, in: sized(0x80), out: sized(0x80), opMods: 1 << 1, run: unsupported},
-		// Counters of transport errors, which Linux's mlx4_ib requires. The model does not maintain them: they are 0.
-		0x030: {name: "DIAG_RPRT", from: stageReady, out: sized(0x400), mods: 0xff, opMods: 1 << 2,
-			run: func(*Model, *call) *refusal { return nil }},
+		0x030: {name: "DIAG_RPRT", from: stageReady, out: sized(0x400), mods: 0xff, opMods: 1 << 2, run: (*Model).report},
 		0x03b: {name: "ACCESS_REG", from: stageRunning, in: sized(0x100), out: sized(0x100), tail: true, mods: 0xffffffff, opMods: 0xffff, run: unsupported},
 	}
 }
@@ -117,20 +116,42 @@ func (m *Model) modStatCfg(c *call) *refusal {
 	if off&7 != 0 {
 		return refuse(stBadParam, "offset %#x: the configuration is read and written by eight bytes", off)
 	}
-	if c.opMod == 1 || c.opMod == 0 {
-		if off == 0 && c.inParam>>32>>8&1 != 0 && c.inParam>>32&0xff != 12 {
-			m.host.Warnf("MOD_STAT_CFG: log_pg_sz is %d, expected 12", c.inParam>>32&0xff)
+	c.outParam = 0
+	switch c.opMod {
+	case 0: // Linux sets everything at once, by a mailbox
+		b := make([]byte, 0x100)
+		if c.inParam&0xff != 0 || m.host.DMARead(c.inParam, b) != nil {
+			return refuse(stBadParam, "in_param %#x cannot be read", c.inParam)
 		}
-		c.outParam = 0
+		m.setStatic(be.Uint64(b))
+		if slices.ContainsFunc(b[8:], func(v byte) bool { return v != 0 }) {
+			m.setStatic(1)
+		}
+		return nil
+	case 1:
+		if off == 0 || c.inParam == 0 {
+			m.setStatic(c.inParam)
+		} else {
+			m.setStatic(1)
+		}
 		return nil
 	}
-	c.outParam = 0
 	if off == 0x90 {
 		a := m.opt.MAC
 		c.outParam = uint64(a[0])<<40 | uint64(a[1])<<32 | uint64(a[2])<<24 | uint64(a[3])<<16 | uint64(a[4])<<8 |
 			uint64(a[5])
 	}
 	return nil
+}
+
+// setStatic sets the first eight bytes of the static configuration: the page size of UARs, if bit 40 says so.
+func (m *Model) setStatic(v uint64) {
+	if page := v >> 32 & 0xff; v>>40&1 != 0 && page != 12 && page != 0 { // Linux asks for 0, the default
+		m.host.Warnf("MOD_STAT_CFG: log_pg_sz is %d, expected 12", page)
+	}
+	if v&^(0x1ff<<32) != 0 {
+		m.host.Warnf("MOD_STAT_CFG: the setting is accepted and has no effect in this model")
+	}
 }
 
 func (m *Model) queryAdapter(c *call) *refusal {
@@ -168,7 +189,8 @@ var initHCA = lay(0x200, `00.31:24 version 0c.31:16 hca_core_clock 0c.15:0 cache
 	c0*2 mc_base d0.4:0 log_mc_entry_sz d4.4:0 log_mc_hash_sz d8.27 uc_group_steering d8.26:24 mc_hash_fn d8.4:0 log_mc_table_sz
 	f0*2 dmpt_base f8.31 mw_enabled f8.12:8 pfto f8.5:0 log_dmpt_sz 100*2 mtt_base 108*2 cmpt_base 128.11:8 log_max_uars 128.7:0 uar_page_sz
 	140*16 driver_version 1d0*2 fs_base 1e0.4:0 fs_log_entry_sz 1e8.31:30 fs_a0 1e8.4:0 fs_log_table_sz 1f0.23:16 fs_eth_bits 1f0.15:0 fs_eth_num_addrs
-	1f4.23:16 fs_ib_bits 1f4.15:0 fs_ib_num_addrs`)
+	1f4.23:16 fs_ib_bits 1f4.15:0 fs_ib_num_addrs`).
+	Without("recoverable_error_event", "mw_enabled", "pfto", "fs_a0")
 
 // Bits of INIT_HCA's flags.
 const (
@@ -211,8 +233,9 @@ func (m *Model) initHCA(c *call) *refusal {
 		return refuse(stBadParam, "flags %#x: device-managed steering is not offered", flags)
 	case flags&hcaBigEndian != 0:
 		return refuse(stBadParam, "flags %#x: the model's host is little endian", flags)
-	case flags&(hcaQoS|hcaCounters|hcaRSSFragments) != 0:
-		return refuse(stBadParam, "flags %#x: QoS, counters and RSS of fragments are not offered", flags)
+	case flags&(hcaQoS|hcaIPoIBChecksum|hcaCounters|hcaRSSFragments) != 0:
+		return refuse(stBadParam, "flags %#x: QoS, checksums of IPoIB, counters and RSS of fragments are not offered",
+			flags)
 	case in.Is("uc_group_steering"):
 		return refuse(stBadParam, "uc_group_steering: neither VEP steering is offered")
 	case (in.U("fs_eth_bits")|in.U("fs_ib_bits"))&^(fsUDP|fsTCP) != 0:
@@ -225,6 +248,9 @@ func (m *Model) initHCA(c *call) *refusal {
 		return refuse(stBadParam, "uar_page_sz is %d, the model has 0 (4096 bytes)", in.U("uar_page_sz"))
 	case in.I("log_max_uars") > logUARs:
 		return refuse(stBadParam, "log_max_uars is %d, the BAR has 2^%d", in.U("log_max_uars"), logUARs)
+	}
+	if other := flags &^ (hcaUDPortCheck | hcaDeviceManaged); other != 0 {
+		m.host.Warnf("INIT_HCA (07h): flags %#x are accepted and have no effect in this model", other)
 	}
 	h := hca{cqeSize: 32, eqeSize: 32, logUARs: in.I("log_max_uars"), deviceManaged: flags&hcaDeviceManaged != 0,
 		in: append([]byte(nil), in.B...)}

@@ -124,6 +124,13 @@ func (m *Model) sendPacket(q *qp, to *path, p *rdma.Packet) {
 		return
 	}
 	b := make([]byte, rdma.LRHSize, rdma.LRHSize+len(g)+len(t)+rdma.ICRCSize)
+	vl, ok := m.lane(to.sl)
+	if !ok {
+		q.sent++
+		m.count.packetsOff++
+		return
+	}
+	b[0] = vl << 4
 	b[1] = to.sl<<4 | nextLocal
 	if g != nil {
 		b[1] |= nextGlobal
@@ -131,6 +138,13 @@ func (m *Model) sendPacket(q *qp, to *path, p *rdma.Packet) {
 	be.PutUint16(b[2:], to.dlid)
 	be.PutUint16(b[6:], ib.lid|to.srcBits&(1<<ib.lmc-1))
 	m.emit(q, finish(append(append(b, g...), t...)))
+}
+
+// lane returns the virtual lane of a service level, and whether it is in use: packets for others are dropped.
+func (m *Model) lane(sl uint8) (vl uint8, ok bool) {
+	ib := &m.port.ib
+	vl = ib.sl2vl[sl>>1&7] >> (4 * (1 - sl&1)) & 15
+	return vl, vl < 1<<(max(ib.vls, 1)-1)
 }
 
 // sendInfiniBand executes a WQE of an InfiniBand port.
@@ -159,6 +173,10 @@ func (m *Model) sendInfiniBand(q *qp, idx uint32, op uint8, w []byte) *wqeError 
 		return badWQE(syndLocalProt, "the address vector's protection domain is %#x, the queue's %#x", a.U("pd"), q.pd)
 	case m.port.link == Ethernet && !a.Is("g"):
 		return badWQE(syndLocalOp, "the address vector has no global address (g), which an Ethernet port goes by")
+	}
+	if vlan := a.U("vlan"); m.port.link == Ethernet && (w[6]&(insertCVLAN|insertSVLAN) != 0 ||
+		vlan != 0 && vlan < 0x1000) {
+		m.host.Warnf("%v: a VLAN tag is asked for, and datagrams are sent without one in this model", q)
 	}
 	key := a.U32("qkey")
 	if key>>31 != 0 {
@@ -375,7 +393,12 @@ func (m *Model) datagram(q *qp, p *packet, pkeyIndex int) bool {
 		return false
 	}
 	w, idx := m.takeRecv(q, p.vl != managementVL)
-	if w == nil {
+	switch {
+	case w == nil && p.vl == managementVL:
+		m.count.managementDrops++
+		return false
+	case w == nil:
+		m.diag.dropped++
 		return false
 	}
 	b := make([]byte, rdma.GRHSize, rdma.GRHSize+len(p.payload))

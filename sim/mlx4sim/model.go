@@ -63,11 +63,12 @@ type Options struct {
 
 // Model is a ConnectX-3 with one port. It implements sim.Model.
 type Model struct {
-	paused atomic.Bool // by a test
-	opt    Options
-	prof   *profile
-	host   sim.Host
-	ops    map[uint16]*command
+	paused  atomic.Bool // the transmitter, by a test
+	stalled atomic.Bool // the host takes no frames, by a test
+	opt     Options
+	prof    *profile
+	host    sim.Host
+	ops     map[uint16]*command
 
 	regs  registers
 	deaf  int // reads of BAR 0 that still return all ones
@@ -82,6 +83,7 @@ type Model struct {
 	rules steering
 	fault faults
 	count counters
+	diag  diagnostics
 }
 
 // New returns a device that is not yet powered on.
@@ -158,6 +160,7 @@ func (m *Model) forget() {
 	m.port.ib = m.newIBPort()
 	m.rules = newSteering()
 	m.count = counters{}
+	m.diag = diagnostics{}
 	m.fault.reset()
 }
 
@@ -186,6 +189,7 @@ func (m *Model) Step() bool {
 	}
 	busy := m.stepCommand()
 	busy = m.stepUARs() || busy
+	busy = m.stepFlow() || busy
 	turned := m.port.turned
 	m.port.turned = nil
 	for _, f := range turned {

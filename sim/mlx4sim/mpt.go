@@ -15,7 +15,8 @@ const invalidLKey = 0x100
 // PRM "Memory Protection Table".
 var mptLayout = lay(64, `00.31:28 status 00.19 no_snoop 00.17 mio 00.15 eb 00.14 atomic 00.13 rw 00.12 rr 00.11 lw 00.10 lr 00.9 pa 00.8 r_w
 	04.31:8 qpn 04.7 bqp 08.31:0 mem_key 0c.29 w_dif 0c.28 rae 0c.27 fre 0c.26 nce 0c.25:24 en_inv 0c.23:0 pd 10*2 start_addr 18*2 len
-	20.31:0 lkey 24.23:0 win_cnt 28.23 fbo_en 28.22 len64 28.21 block_mode 28.3:0 mtt_rep 2c*2 mtt_adr 34.31:0 mtt_size 38.20:0 entity_size 3c.20:0 mtt_fbo`)
+	20.31:0 lkey 24.23:0 win_cnt 28.23 fbo_en 28.22 len64 28.21 block_mode 28.3:0 mtt_rep 2c*2 mtt_adr 34.31:0 mtt_size 38.20:0 entity_size 3c.20:0 mtt_fbo`).
+	Without("eb", "rae", "fre", "nce", "w_dif", "qpn", "bqp", "win_cnt")
 
 // mpt is a memory region.
 type mpt struct {

@@ -15,7 +15,9 @@ type port struct {
 	mcast   map[uint64]bool
 	mcastOn bool // the multicast filter
 	calc    rqpCalc
-	userMTU uint16
+	tags    [1 << logVLANs]uint32 // VLAN table, bit 31: valid
+	flow    flow
+	userMTU uint16 // which the firmware tells a board controller
 
 	ib ibPort
 }
@@ -28,6 +30,7 @@ type rqpCalc struct {
 	promiscOn      bool
 	mode           uint32
 	macMiss        uint32
+	vlanBits       uint32
 }
 
 func (p *port) reset(link Link) {
@@ -52,9 +55,10 @@ const (
 
 var (
 	setPortGeneral = lay(0x24, `00.15:8 flags2 00.2 v_pptx 00.1 v_pprx 00.0 v_mtu 04.31:24 roce_mode 04.15:0 mtu 08.31 pptx 08.23:16 pfctx 0c.31 pprx 0c.23:16 pfcrx
-		14.31:24 phv_en 18.15:0 user_mtu 1c*2 user_mac`)
+		14.31:24 phv_en 18.15:0 user_mtu 1c*2 user_mac`).Without("roce_mode", "phv_en", "user_mac")
 	setPortRQP = lay(0x20, `00.23:0 base_qpn 04.23:16 n_m 04.10:8 n_v 04.1:0 n_p 08.7:0 mac_miss_index 0c.31 intra_no_vlan 0c.22:16 no_vlan_index 0c.15 intra_miss 0c.6:0 vlan_miss_index
-		10.2:0 no_vlan_prio 14.31 en_uc_promisc 14.23:0 promisc_qpn 18.31:30 mc_promisc_mode 18.29 mc_by_vlan 18.23:0 def_mcast_qpn`)
+		10.2:0 no_vlan_prio 14.31 en_uc_promisc 14.23:0 promisc_qpn 18.31:30 mc_promisc_mode 18.29 mc_by_vlan 18.23:0 def_mcast_qpn`).
+		Without("intra_no_vlan", "intra_miss", "no_vlan_prio", "mc_by_vlan")
 	portOut = lay(0x80, `00.31 link_state 00.28 default_sense 00.27 suggested_eth 00.25 eth 00.24 ib 00.23 autoneg 00.19:16 ib_mtu 00.15:0 eth_mtu
 		04.27:24 ib_link_speed 04.22:16 eth_link_speed 04.11:8 ib_port_width 04.7:4 log_max_gid 04.3:0 log_max_pkey 08.15:12 log_max_vlan 08.11:8 log_max_mac 08.3:0 max_vl
 		0c.31:16 max_pkey 0c.15:0 max_gid 10*2 mac 18.31:24 transceiver_type 18.23:0 vendor_oui 1c.15:0 wavelength 20*2 transceiver_code`)
@@ -111,6 +115,7 @@ func (m *Model) linkChanged() {
 		case up && ib.state == stateDown:
 			ib.state = stateInit
 		case !up && ib.state != stateDown:
+			m.count.linkDowns++
 			m.setIBState(stateDown)
 		}
 		return
@@ -184,7 +189,9 @@ func (m *Model) setPort(c *call) *refusal {
 			m.host.Warnf("SET_PORT (0ch) of %s: reserved bits %08x set in the dword at %02xh of the mailbox", what, set,
 				off)
 		}
-		return as(b, l)
+		in := as(b, l)
+		in.WarnIdle(m.host, "SET_PORT (0ch) of "+what)
+		return in
 	}
 	switch c.mod >> 8 {
 	case setGeneral:
@@ -200,6 +207,12 @@ func (m *Model) setPort(c *call) *refusal {
 			}
 			p.mtu = mtu
 		}
+		if in.Is("v_pprx") {
+			p.flow.obeys, p.flow.obeysPrio = in.Is("pprx"), uint8(in.U("pfcrx"))
+		}
+		if in.Is("v_pptx") {
+			p.flow.sends, p.flow.sendsPrio = in.Is("pptx"), uint8(in.U("pfctx"))
+		}
 		if in.U("flags2")&0x20 != 0 {
 			p.userMTU = uint16(in.U("user_mtu"))
 		}
@@ -210,7 +223,12 @@ func (m *Model) setPort(c *call) *refusal {
 		}
 		p.calc = rqpCalc{set: true, base: in.U32("base_qpn"), promisc: in.U32("promisc_qpn"),
 			promiscOn: in.Is("en_uc_promisc"), mcast: in.U32("def_mcast_qpn"),
-			mode: in.U32("mc_promisc_mode"), macMiss: in.U32("mac_miss_index")}
+			mode: in.U32("mc_promisc_mode"), macMiss: in.U32("mac_miss_index"), vlanBits: in.U32("n_v")}
+		if p.calc.mode != multicastDefault {
+			m.host.Warnf("SET_PORT (0ch): mc_promisc_mode %d: the multicast group table has no effect on frames in this model",
+				p.calc.mode)
+		}
+		m.checkVLANSteering()
 		if m.findQP(p.calc.base) == nil {
 			return refuse(stBadRes, "base_qpn %#x is in RST", p.calc.base)
 		}
@@ -224,11 +242,28 @@ func (m *Model) setPort(c *call) *refusal {
 		}
 	case setGIDTable:
 		m.setGIDs(b)
-	case setVLANTable, setPrioMap:
+	case setVLANTable:
+		for i := range p.tags {
+			p.tags[i] = be.Uint32(b[4*i:])
+		}
+		m.checkVLANSteering()
+	case setPrioMap:
+		m.host.Warnf("SET_PORT (0ch) of the priority map is accepted and has no effect in this model")
 	default:
 		return refuse(stBadParam, "sub-command %d", c.mod>>8)
 	}
 	return nil
+}
+
+// checkVLANSteering warns of VLANs that select queues: on a card, the index in the VLAN table is a part of the number
+// of the QP that the MAC table selects.
+func (m *Model) checkVLANSteering() {
+	for _, v := range m.port.tags {
+		if v>>31 != 0 && m.port.calc.vlanBits > 0 && !m.hca.deviceManaged {
+			m.host.Warnf("SET_PORT (0ch): the VLAN table selects no queues in this model")
+			return
+		}
+	}
 }
 
 // setVLANs sets the filter: a bit for each VLAN, the first in the last dword.

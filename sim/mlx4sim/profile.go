@@ -101,6 +101,7 @@ const (
 	extPortMgmt     = 1 << (59 - 32)
 	extEQE64        = 1 << (61 - 32)
 	extCQE64        = 1 << (62 - 32)
+	ext2FlowStats   = 1 << 28
 	fsMaxQPPerEntry = 248
 )
 
@@ -143,6 +144,7 @@ func (m *Model) fillDevCap(o msg) {
 	}
 	if m.opt.Link != InfiniBand {
 		o.Set("flags", o.U("flags")|capLSO|capRoCE)
+		o.Set("ext_flags_2", ext2FlowStats)
 	}
 	if m.opt.Link == AnyLink {
 		o.Set("flags", o.U("flags")|capDPDP)

@@ -22,7 +22,15 @@ var qpLayout = lay(0xf8, `00.31:28 state 00.19:16 st 00.13 rss 00.12:11 pm_state
 	c4.31:24 num_rmc_peers c4.23:0 base_mkey c8.29:24 log2_page_size c8.7:0 mtt_base_addr_h cc.31:3 mtt_base_addr_l`).
 	With(0x18, lay(0x2c, pathFields)).With(0x44, lay(0x2c, "00*11 alternative_path"))
 
-var transition = lay(0x100, "00.31:0 opt_param_mask").With(8, qpLayout)
+var transition = lay(0x100, "00.31:0 opt_param_mask").With(8, qpLayout).
+	Without("rate_limit", "qos_vport", "mkey_rmp", "inline_scatter", "hs", "tunnel", "xrcd", "roce_mode",
+		"vlan_control", "vlan_index", "fvl_rx", "fl")
+
+// forceUP of feup makes the priority in the tags that of the scheduling queue.
+const forceUP = 1 << 6
+
+// noCounter is the counter_index of a QP whose frames no counter counts.
+const noCounter = 0xff
 
 // QP states.
 const (
@@ -65,6 +73,9 @@ const (
 	optCounter     = 1 << 20
 	optVLANStrip   = 1 << 21
 	maxOutstanding = 1 << 13
+
+	optKnown = optRRE | optRAE | optRWE | optPKey | optQKey | optRNRTimeout | optPath | optSRAMax | optRRAMax |
+		optPMState | optRetry | optRNRRetry | optAckTimeout | optSchedQueue | optVLANStrip
 )
 
 type qp struct {
@@ -164,6 +175,12 @@ func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 	id := c.mod & 0xffffff
 	in := as(c.in.B[8:], qpLayout)
 	opt := c.in.U32("opt_param_mask")
+	if other := opt &^ optKnown; other != 0 {
+		m.host.Warnf("%s: optional parameters %#x are accepted and have no effect in this model", m.opName(c.opcode), other)
+	}
+	if n := in.U("counter_index"); n != 0 && n != noCounter {
+		m.host.Warnf("%s: counter_index is accepted, and frames are not counted by QP in this model", m.opName(c.opcode))
+	}
 	if from == qpReset {
 		return m.newQP(id, in)
 	}
@@ -422,6 +439,9 @@ func (m *Model) queryQP(c *call) *refusal {
 func (m *Model) specialQPs(c *call) *refusal {
 	if c.mod&7 != 0 {
 		return refuse(stBadParam, "%#x is not aligned to 8", c.mod)
+	}
+	if c.opMod != 0 {
+		m.host.Warnf("CONF_SPECIAL_QP: op_modifier %d, by which the firmware keeps QPs, has no effect in this model", c.opMod)
 	}
 	m.obj.sqp = c.mod
 	return nil

@@ -23,6 +23,18 @@ func (m *Model) Receive(b []byte) bool {
 		return false
 	}
 	m.count.rx.wire(b)
+	m.count.rxLength(b)
+	if m.control(b) {
+		return true
+	}
+	if m.stalled.Load() || len(m.port.flow.held) > 0 {
+		return m.hold(b)
+	}
+	return m.accept(b)
+}
+
+// accept handles a frame that the port received.
+func (m *Model) accept(b []byte) bool {
 	took := m.mirror(modeMirrorReceived, b)
 	if isRoCE(b) {
 		return m.takeRoCE(b) || took

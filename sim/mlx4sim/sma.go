@@ -1,6 +1,9 @@
 package mlx4sim
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 // Logical states of an InfiniBand port, IBTA §14.2.5.6.
 const (
@@ -32,13 +35,21 @@ type ibPort struct {
 	badPKeys  uint16
 	badQKeys  uint16
 	badMKeys  uint16
-	notice    *notice   // not repressed yet
-	notices   uint32    // so far
-	cleared   [4]uint64 // values of the performance counters when a manager cleared them, in the order of perf
+	notice    *notice // not repressed yet
+	notices   uint32  // so far
+	led       byte
+	vlCap     uint8
+	cleared   [16]uint64 // values of the performance counters when a manager cleared them, by the bit that selects them
+	kept      map[string]uint64
 }
 
+// keptFields are the fields of PortInfo that a manager sets, that the port shows, and on which nothing in an adapter
+// with an undisturbed link depends: limits of arbitration, of stalled lanes and of errors on the line.
+var keptFields = []string{"down_default", "vl_high_limit", "vl_stall", "hoq_life", "enforce", "errors"}
+
 func (m *Model) newIBPort() ibPort {
-	p := ibPort{state: stateDown, mtu: 5, prefix: 0xfe80 << 48, caps: 0x02514868, vls: 4}
+	p := ibPort{state: stateDown, mtu: 5, prefix: 0xfe80 << 48, caps: 0x02514868, vls: vlCap, vlCap: vlCap,
+		kept: map[string]uint64{"down_default": 2, "vl_high_limit": 4}}
 	p.pkeys[0] = 0xffff
 	p.guids[0] = m.guid(1)
 	copy(p.desc[:], "rebound model")
@@ -83,7 +94,7 @@ const (
 	statusBadField   = 7 << 2
 )
 
-const vlCap = 4 // eight data lanes, and the management lane
+const vlCap = 4 // code of eight data lanes, and the management lane
 
 // PortInfo's attribute.
 var portInfo = lay(64, `00*2 mkey 08*2 prefix 10.31:16 lid 10.15:0 sm_lid 14.31:0 caps 18.31:16 diag 18.15:0 lease 1c.31:24 local_port 1c.23:16 width_enabled
@@ -246,12 +257,18 @@ func (m *Model) smp(data []byte, set bool, attr uint16, mod uint32) uint16 {
 			return statusBadField
 		}
 		if set {
+			m.host.Warnf("VLArbitrationTable is kept and has no effect in this model: packets leave in the order of their WQEs")
 			copy(ib.arbitrate[part-1][:], was)
 		}
 		copy(data, ib.arbitrate[part-1][:])
 	case attrModule:
 		return m.module(data, set)
-	case attrLED:
+	case attrLED: // IBTA §14.2.5.13: one bit
+		if set {
+			ib.led = was[0] & 0x80
+		}
+		clear(data)
+		data[0] = ib.led
 	case attrExtPort: // libibmad iba_types.h ib_mlnx_ext_port_info_t
 		if set { // no source describes a card's behaviour with FDR10
 			return statusBadAttr
@@ -275,13 +292,16 @@ func (m *Model) getPortInfo(o msg) {
 		"sm_lid": uint64(ib.smID), "caps": uint64(ib.caps),
 		"lease": uint64(ib.lease), "local_port": 1, "width_enabled": 3, "width_supported": 3, "width_active": 2,
 		"speed_supported": 7, "state": uint64(ib.state),
-		"phys_state": phys, "down_default": 2, "protect": uint64(ib.protect), "lmc": uint64(ib.lmc), "speed_active": 4,
+		"phys_state": phys, "protect": uint64(ib.protect), "lmc": uint64(ib.lmc), "speed_active": 4,
 		"speed_enabled": 7,
-		"neighbor_mtu":  uint64(ib.mtu), "sm_sl": uint64(ib.smSL), "vl_cap": vlCap, "vl_high_limit": 4,
+		"neighbor_mtu":  uint64(ib.mtu), "sm_sl": uint64(ib.smSL), "vl_cap": uint64(ib.vlCap),
 		"vl_arb_high_cap": 8, "vl_arb_low_cap": 8, "mtu_cap": 5,
 		"oper_vls": uint64(ib.vls), "bad_mkeys": uint64(ib.badMKeys), "bad_pkeys": uint64(ib.badPKeys),
 		"bad_qkeys": uint64(ib.badQKeys), "guid_cap": 16,
 		"subnet_timeout": uint64(ib.timeout), "resp_time": 16} {
+		o.Set(name, v)
+	}
+	for name, v := range ib.kept {
 		o.Set(name, v)
 	}
 }
@@ -302,11 +322,26 @@ func (m *Model) setPortInfo(in msg) uint16 {
 	switch lid := in.U("lid"); {
 	case lid == 0 && to >= stateArmed, lid >= firstMulticast, lid&(1<<in.U("lmc")-1) != 0,
 		in.U("sm_lid") >= firstMulticast, to > stateActive,
-		in.U("neighbor_mtu") > 5, in.U("oper_vls") > vlCap:
+		in.U("neighbor_mtu") > 5, in.U("oper_vls") > uint64(ib.vlCap):
 		return statusBadField
 	case to == stateArmed && ib.state != stateInit && ib.state != stateArmed, to == stateActive &&
 		ib.state != stateArmed && ib.state != stateActive, to == stateInit:
 		return statusBadField
+	}
+	if width, speed := in.U("width_enabled"), in.U("speed_enabled"); width != 0 && width&2 == 0 ||
+		speed != 0 && speed&4 == 0 {
+		m.host.Warnf("PortInfo: width_enabled %#x, speed_enabled %#x: the link stays at 4x and QDR in this model", width, speed)
+	}
+	if in.U("phys_state") == 3 {
+		m.host.Warnf("PortInfo: the physical state Disabled is accepted and has no effect in this model")
+	}
+	if in.U("lease") != 0 && in.U("mkey") != 0 {
+		m.host.Warnf("PortInfo: the lease period of the M_Key is kept and never ends in this model")
+	}
+	for _, name := range keptFields {
+		if v := in.U(name); v != 0 || name != "down_default" { // 0 leaves the default state as it is
+			ib.kept[name] = v
+		}
 	}
 	changed := uint32(0)
 	note := func(differs bool, bit uint32) {
@@ -375,15 +410,38 @@ func (m *Model) managementEvent(attr uint8, block, changed uint32) {
 	m.event(eventPortMgmt, attr, d[:])
 }
 
-// perf answers performance management: the counters of data and packets in 32 bits, which saturate, and in 64 bits.
+// Performance counters by the bit of CounterSelect that clears them, IBTA §16.1.3.5. The others count disturbances of
+// the line, and what a switch or a port with partition enforcement drops. Nothing in the model causes these: they are
+// 0.
+const (
+	perfLinkDowned      = 2
+	perfReceiveErrors   = 3
+	perfTransmitDropped = 6
+	perfManagementDrops = 11
+	perfData            = 12 // sent; received data, sent and received packets follow
+)
+
+// perfAt has the place of the counters of errors in PortCounters, and their size in bytes.
+var perfAt = map[int][2]int{perfLinkDowned: {7, 1}, perfReceiveErrors: {8, 2}, perfTransmitDropped: {14, 2},
+	perfManagementDrops: {22, 2}}
+
+// perf answers performance management: counters of errors, of data and of packets, which saturate; and those of data
+// and packets in 64 bits.
 func (m *Model) perf(out []byte, method uint8, attr uint16) uint16 {
 	data, k := out[64:], &m.count
-	all := [4]uint64{k.wordsOut, k.wordsIn, k.packetsOut, k.packetsIn} // data is in units of four bytes (IBTA 16.1.3.5)
+	// data is in units of four bytes
+	now := [16]uint64{perfLinkDowned: k.linkDowns, perfReceiveErrors: k.packetsBad, perfTransmitDropped: k.packetsOff,
+		perfManagementDrops: k.managementDrops,
+		perfData:            k.wordsOut, k.wordsIn, k.packetsOut, k.packetsIn}
 	cleared, choice := &m.port.ib.cleared, be.Uint16(data[2:])
-	set := func(shift int) { // after the values were returned
-		for i := range all {
-			if method == methodSet && choice>>(shift+i)&1 != 0 {
-				cleared[i] = all[i]
+	all := now // since they were cleared
+	for i := range all {
+		all[i] -= cleared[i]
+	}
+	set := func(first, n int) { // after the values were returned
+		for i := range n {
+			if method == methodSet && choice>>i&1 != 0 {
+				cleared[first+i] = now[first+i]
 			}
 		}
 	}
@@ -395,21 +453,27 @@ func (m *Model) perf(out []byte, method uint8, attr uint16) uint16 {
 		data[0], data[1] = 1, 1
 		be.PutUint16(data[2:], 1<<9) // extended counters
 	case attr == attrPortCount:
-		clear(data[:40])
+		clear(data[:44])
 		data[1] = 1
-		set(12)
-		for i, v := range all {
-			be.PutUint32(data[24+4*i:], uint32(min(v-cleared[i], 1<<32-1)))
+		set(0, len(all))
+		for i, at := range perfAt {
+			for k, v := 0, min(all[i], 1<<(8*at[1])-1); k < at[1]; k++ {
+				data[at[0]+k] = byte(v >> (8 * (at[1] - 1 - k)))
+			}
+		}
+		for i, v := range all[perfData:] {
+			be.PutUint32(data[24+4*i:], uint32(min(v, 1<<32-1)))
 		}
 	case attr == attrPortMore:
 		clear(data[:72])
 		data[1] = 1
-		set(0)
-		for i, v := range all {
-			be.PutUint64(data[8+8*i:], v-cleared[i])
+		set(perfData, 4)
+		for i, v := range all[perfData:] {
+			be.PutUint64(data[8+8*i:], v)
 		}
-		be.PutUint64(data[40:], all[2]-cleared[2]-min(k.groupsOut, all[2]-cleared[2]))
-		be.PutUint64(data[48:], all[3]-cleared[3]-min(k.groupsIn, all[3]-cleared[3]))
+		out, in := all[perfData+2], all[perfData+3]
+		be.PutUint64(data[40:], out-min(k.groupsOut, out))
+		be.PutUint64(data[48:], in-min(k.groupsIn, in))
 		be.PutUint64(data[56:], k.groupsOut)
 		be.PutUint64(data[64:], k.groupsIn)
 	default:
@@ -449,13 +513,25 @@ func (m *Model) setInfiniBandPort(c *call) *refusal {
 		return refuse(stBadSize, "op_modifier 0 is for an InfiniBand port")
 	}
 	flags := be.Uint32(c.in.B)
-	switch vls, mtu := flags>>4&15, flags>>12&15; {
-	case flags>>21&1 != 0 && vls > 8:
+	vls, mtu := flags>>4&15, flags>>12&15
+	switch {
+	case flags>>21&1 != 0 && (vls == 0 || vls > 8):
 		return cannot(stLimit, "%d virtual lanes, the port has 8", vls)
 	case flags>>22&1 != 0 && (mtu < 1 || mtu > 5):
 		return refuse(stBadParam, "mtu_cap is %d, expected 1 (256 bytes) to 5 (4096)", mtu)
 	case flags>>22&1 != 0:
 		m.port.ib.mtu = min(m.port.ib.mtu, uint8(mtu))
+	}
+	if flags>>21&1 != 0 { // the port's are 1, 2, 4 or 8, coded as 1 to 4
+		m.port.ib.vlCap = uint8(bits.Len32(vls))
+		m.port.ib.vls = min(m.port.ib.vls, m.port.ib.vlCap)
+	}
+	if n := be.Uint16(c.in.B[0x28:]); flags>>20&1 != 0 && int(n) != len(m.port.ib.pkeys) {
+		m.host.Warnf("SET_PORT (0ch): a P_Key table of %d is accepted, the port's has %d in this model", n,
+			len(m.port.ib.pkeys))
+	}
+	if other := flags &^ (7<<20 | 15<<12 | 15<<4 | 1<<1); other != 0 {
+		m.host.Warnf("SET_PORT (0ch): flags %08x are accepted and have no effect in this model", other)
 	}
 	if flags&(1<<1) != 0 || be.Uint32(c.in.B[4:]) != 0 {
 		if caps := be.Uint32(c.in.B[4:]); caps != m.port.ib.caps {

@@ -28,6 +28,11 @@ const (
 	ctrlIPSum    = 1 << 4
 	ctrlL4Sum    = 1 << 5
 
+	// Bits without a meaning in the control segment's first three dwords.
+	ctrlReserved0 = 0x670000e0
+	ctrlReserved1 = 0x00000080 // a pushed WQE has the QP's number above
+	ctrlReserved2 = 0x0000ffc0
+
 	insertCVLAN = 1 << 6 // of the byte before the size
 	insertSVLAN = 1 << 7
 
@@ -161,6 +166,9 @@ func (m *Model) stepQueues() (busy bool) {
 		return false
 	}
 	for _, q := range m.obj.qps {
+		if m.pausedBy(q) {
+			continue
+		}
 		if q.st == serviceRC {
 			busy = m.stepConnection(q) || busy
 		}

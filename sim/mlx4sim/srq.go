@@ -4,7 +4,8 @@ import "fmt"
 
 // PRM "SRQ Context".
 var srqLayout = lay(64, `00.31:28 state 00.27:24 log_srq_size 00.23:0 srqn 04.26:24 log_srq_stride 04.15:0 xrcd 08.29:24 page_offset 08.23:0 cqn
-	10.29:24 log2_page_size 10.7:0 mtt_base_addr_h 14.31:3 mtt_base_addr_l 18.23:0 pd 1c.31:16 lwm 1c.15:0 wqe_cnt 20.15:0 srq_wqe_counter 28*2 db_record_addr`)
+	10.29:24 log2_page_size 10.7:0 mtt_base_addr_h 14.31:3 mtt_base_addr_l 18.23:0 pd 1c.31:16 lwm 1c.15:0 wqe_cnt 20.15:0 srq_wqe_counter 28*2 db_record_addr`).
+	Without("lwm", "xrcd")
 
 // srq is a shared receive queue, which provides receive WQEs for connections: a list, in which each WQE contains the
 // index of the next.

@@ -23,19 +23,28 @@ type traffic struct {
 	frames [looped + 1]uint64
 	octets [looped + 1]uint64 // with FCS
 	tagged [looped + 1]uint64
-	loop   loops
 }
 
-// loops counts frames that were looped back.
-type loops struct{ frames, octets uint64 }
-
-func (l *loops) add(f []byte) { l.frames++; l.octets += uint64(len(f)) + 4 }
+func isTagged(f []byte) bool {
+	e := be.Uint16(f[12:])
+	return (e == 0x8100 || e == 0x88a8) && len(f) >= 18
+}
 
 // wire counts a frame that crosses the wire.
 func (t *traffic) wire(f []byte) {
-	prio, size := untagged, 8
-	if e := be.Uint16(f[12:]); (e == 0x8100 || e == 0x88a8) && len(f) >= 18 {
-		prio = int(f[14] >> 5)
+	if isTagged(f) {
+		t.add(f, int(f[14]>>5))
+	} else {
+		t.add(f, untagged)
+	}
+}
+
+// looped counts a frame that is looped back.
+func (t *traffic) looped(f []byte) { t.add(f, looped) }
+
+func (t *traffic) add(f []byte, prio int) {
+	size := 8
+	if isTagged(f) {
 		t.tagged[prio]++
 	}
 	for i, most := range [...]int{64, 127, 255, 511, 1023, 1518, 1522, 1548} {
@@ -57,8 +66,9 @@ func (t *traffic) wire(f []byte) {
 	t.octets[prio] += uint64(len(f)) + 4
 }
 
+// sum is the number of frames over the wire.
 func sum(a [looped + 1]uint64) (n uint64) {
-	for _, v := range a {
+	for _, v := range a[:looped] {
 		n += v
 	}
 	return n
@@ -71,12 +81,70 @@ type counters struct {
 	rxFiltered             uint64 // for no address of this port
 	rxNoQueue              uint64 // steered to a QP that does not receive
 	rxOverflow             uint64 // no WQE
+	rxBufferFull           uint64 // no room in the port's buffer
+	rxControl              uint64 // MAC control frames, such as pause frames
+	rxInRange, rxOutRange  uint64 // a length that is not the frame's, or neither a length nor a type
+	rxLong                 uint64 // longer than IEEE 802.3 allows
 	txGiant, txDropped     uint64
 	packetsIn, packetsOut  uint64 // of InfiniBand
 	wordsIn, wordsOut      uint64 // of InfiniBand's packets without their last CRC, four bytes each
 	groupsIn, groupsOut    uint64 // multicast packets
 	packetsBad, packetsOff uint64
-	transport              [rdma.ReadRequests + 1]uint64 // of connections
+	managementDrops        uint64 // packets of virtual lane 15
+	linkDowns              uint64
+}
+
+// rxLength counts a frame whose length is not what IEEE 802.3 allows.
+func (k *counters) rxLength(f []byte) {
+	at, most := 12, 1518
+	if isTagged(f) {
+		at, most = 16, 1522
+	}
+	n, data := int(be.Uint16(f[at:])), len(f)-at-2
+	switch {
+	case n > 1500 && n < 1536:
+		k.rxOutRange++
+	case n >= 46 && n <= 1500 && n != data:
+		k.rxInRange++
+	}
+	if len(f)+4 > most {
+		k.rxLong++
+	}
+}
+
+// diagnostics are the counters of DIAG_RPRT: errors in completions by the queue's direction and syndrome, and the
+// transport's.
+type diagnostics struct {
+	failed    [2][32]uint64 // receive, send
+	refused   [32]uint64    // requests of peers, by the syndrome at the peer
+	transport [rdma.ReadRequests + 1]uint64
+	overruns  uint64 // of CQs
+	dropped   uint64 // datagrams without a receive WQE
+}
+
+// report is DIAG_RPRT: 32-bit counters at the offsets that Linux's mlx4_ib reads them from. A device has more of them,
+// whose offsets no source names.
+func (m *Model) report(c *call) *refusal {
+	d := &m.diag
+	put := func(at int, v uint64) { be.PutUint32(c.out.B[at:], uint32(v)) }
+	for at, synd := range map[int]uint8{0x00: syndLocalLength, 0x08: syndLocalOp, 0x18: syndLocalProt,
+		0x20: syndFlushed} {
+		put(at, d.failed[0][synd])
+		put(at+4, d.failed[1][synd])
+	}
+	for at, synd := range map[int]uint8{0x34: syndBadResponse, 0x44: syndRemoteInvalid, 0x4c: syndRemoteAccess,
+		0x54: syndRemoteOp, 0x5c: syndRetries, 0x64: syndRNRRetries} {
+		put(at, d.failed[1][synd])
+	}
+	put(0x48, d.refused[syndRemoteInvalid])
+	put(0x50, d.refused[syndRemoteAccess])
+	for at, e := range map[int]rdma.Event{0x68: rdma.OutOfBuffer, 0x6c: rdma.RNRNaks, 0x100: rdma.OutOfSequence,
+		0x104: rdma.SequenceNaks, 0x130: rdma.Duplicates, 0x134: rdma.AckTimeout} {
+		put(at, d.transport[e])
+	}
+	put(0x118, d.dropped)
+	put(0x1a0, d.overruns)
+	return nil
 }
 
 // dumpStats writes the counters, in the order that Linux's mlx4_en reads them. Bit 8 of in_modifier clears them.
@@ -85,7 +153,11 @@ func (m *Model) dumpStats(c *call) *refusal {
 		return r
 	}
 	if c.mod>>12&1 != 0 {
-		return cannot(stBadParam, "counters of flow control are not offered")
+		m.dumpPauses(c.out.B)
+		if c.mod>>8&1 != 0 {
+			m.port.flow.rx, m.port.flow.tx = [priorities]pauses{}, [priorities]pauses{}
+		}
+		return nil
 	}
 	k, b := &m.count, c.out.B
 	at := 0
@@ -99,15 +171,13 @@ func (m *Model) dumpStats(c *call) *refusal {
 				put(t.kind[i][p])
 			}
 		}
-		octets, frames := t.octets, t.frames
-		octets[looped], frames[looped] = t.loop.octets, t.loop.frames
 		for p := range places {
-			put(octets[p] + 20*frames[p]) // with preamble and gap
-			put(octets[p])
-			put(octets[p])
+			put(t.octets[p] + 20*t.frames[p]) // with preamble and gap
+			put(t.octets[p])
+			put(t.octets[p])
 		}
 		for p := range places {
-			put(frames[p])
+			put(t.frames[p])
 			put(t.tagged[p])
 			put(0)
 		}
@@ -115,12 +185,17 @@ func (m *Model) dumpStats(c *call) *refusal {
 	giants := k.rx
 	giants.kind[kindGiant][untagged] = k.rxGiant
 	direction(&giants, untagged+1)
-	at += 8 * (4 + 4) // control frames, reserved; length errors, PCS errors
+	put(k.rxControl)
+	at += 8 * 3                                                          // reserved
+	for _, v := range []uint64{k.rxInRange, k.rxOutRange, k.rxLong, 0} { // no errors of the line's code
+		put(v)
+	}
 	sent := k.tx
 	sent.kind[kindGiant][untagged] = k.txGiant
 	direction(&sent, looped+1)
-	for _, v := range []uint64{0, 0, 0, k.rxShort, k.rxOverflow, k.rxOverflow, k.rxGiant, sum(k.rx.frames),
-		k.txDropped} {
+	lost := k.rxOverflow + k.rxBufferFull
+	// The first three are of frames with a bad FCS, which the model's wire does not carry.
+	for _, v := range []uint64{0, 0, 0, k.rxShort, lost, lost, k.rxGiant, sum(k.rx.frames), k.txDropped} {
 		be.PutUint32(b[at:], uint32(v))
 		at += 4
 	}
@@ -163,7 +238,7 @@ func (m *Model) Counters() Counters {
 		RxMulticast: sum(k.rx.kind[kindMulticast]),
 		TxBroadcast: sum(k.tx.kind[kindBroadcast]), TxMulticast: sum(k.tx.kind[kindMulticast]), Filtered: k.rxFiltered,
 		NoQueue: k.rxNoQueue, Overflow: k.rxOverflow,
-		Giants: k.rxGiant, Looped: k.tx.loop.frames, Received: map[uint32]uint64{}, Sent: map[uint32]uint64{}}
+		Giants: k.rxGiant, Looped: k.tx.frames[looped], Received: map[uint32]uint64{}, Sent: map[uint32]uint64{}}
 	c.RxBytes, c.TxBytes = sum(k.rx.octets)-4*c.RxFrames, sum(k.tx.octets)-4*c.TxFrames
 	c.InfiniBand = Packets{Out: k.packetsOut, In: k.packetsIn, Unsent: k.packetsOff, Bad: k.packetsBad,
 		NotHere: k.rxFiltered, NoQueue: k.rxNoQueue,

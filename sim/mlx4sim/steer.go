@@ -60,7 +60,8 @@ var (
 		specIPv4: lay(24, "00.31:24 size 00.15:0 id 08.31:0 dst 0c.31:0 dst_mask 10.31:0 src 14.31:0 src_mask"),
 		specTCP:  portSpec(),
 		specUDP:  portSpec(),
-		specIB:   lay(48, "00.31:24 size 00.15:0 id 08.31:0 l3_qpn 0c.31:0 qpn_mask 10*4 gid 20*4 gid_mask"),
+		specIB: lay(48, "00.31:24 size 00.15:0 id 08.31:0 l3_qpn 0c.31:0 qpn_mask 10*4 gid 20*4 gid_mask").
+			Without("l3_qpn", "qpn_mask"),
 	}
 )
 
@@ -122,6 +123,7 @@ func (m *Model) attach(c *call) *refusal {
 			m.host.Warnf("FLOW_STEERING_ATTACH: header %04xh: reserved bits %08x set in the dword at %02xh", kind, set,
 				off)
 		}
+		as(b[:size], l).WarnIdle(m.host, "FLOW_STEERING_ATTACH of an InfiniBand header")
 		r.specs = append(r.specs, spec{kind, append([]byte(nil), b[:size]...)})
 		b = b[size:]
 	}
@@ -136,7 +138,11 @@ func (m *Model) attach(c *call) *refusal {
 	}
 	r.id = m.rules.next
 	m.rules.next++
-	m.rules.rules = append(m.rules.rules, r)
+	if in.Is("lifo") { // before those of its priority, and otherwise behind them
+		m.rules.rules = slices.Insert(m.rules.rules, 0, r)
+	} else {
+		m.rules.rules = append(m.rules.rules, r)
+	}
 	c.outParam = r.id
 	return nil
 }

@@ -16,6 +16,9 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 	if be.Uint32(w)&(3<<27) != 0 {
 		return badWQE(syndLocalOp, "checksums of inner headers are asked for, tunnels are not offered")
 	}
+	if be.Uint32(w)&ctrlReserved0 != 0 || be.Uint32(w[4:])&ctrlReserved1 != 0 || flags&ctrlReserved2 != 0 {
+		m.host.Warnf("%v: reserved bits are set in a control segment", q)
+	}
 	segs := w[ctrlSize:]
 	header, mss := 0, 0
 	var f []byte
@@ -50,6 +53,10 @@ func (m *Model) sendFrame(q *qp, idx uint32, op uint8, w []byte) *wqeError {
 		}
 	}
 	p := parts.ParseFrame(f)
+	prio := uint16(q.ctx.U("sched_queue") >> 3 & (priorities - 1))
+	if p.Tags > 0 && p.VLAN>>13 != prio && q.ctx.U("feup")&forceUP != 0 {
+		m.host.Warnf("%v: feup forces a priority, and the tag's is sent in this model", q)
+	}
 	if op == opLSO {
 		return m.segment(q, &p, header, mss, flags, loop)
 	}
@@ -163,7 +170,7 @@ func (m *Model) transmit(q *qp, f []byte, loop uint64, force bool) {
 	q.sent++
 	own := loop != 0 && loop == uint64(be.Uint16(f))<<32|uint64(be.Uint32(f[2:])) && len(m.steer(f)) > 0
 	if force || own {
-		m.count.tx.loop.add(f)
+		m.count.tx.looped(f)
 		m.port.turned = append(m.port.turned, append([]byte(nil), f...))
 		if force || f[0]&1 == 0 {
 			return
