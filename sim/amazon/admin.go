@@ -24,6 +24,12 @@ func Lay(name string, size int, text string) Command {
 	return Command{name, parts.Lay(le, size, "00.31:0 head "+text)}
 }
 
+// Without declares fields that a device acts on and the model does not: parts.Layout.Without.
+func (c Command) Without(names ...string) Command {
+	c.Layout.Without(names...)
+	return c
+}
+
 // Message is an entry of the admin queue, {ena,efa}_admin_aq_entry.
 type Message [Entry]byte
 
@@ -148,6 +154,7 @@ func (c *Controller) execute(b *Message) (r [Entry]byte) {
 	if off, bits, found := msg.Stray(b[:]); found {
 		c.Host.Warnf("admin command %d, %s: reserved bits %08x set in the dword at %02xh", b.id(), name, bits, off)
 	}
+	msg.WarnIdle(c.Host, name)
 	status, err := byte(0), error(nil)
 	feature := uint32(0)
 	if k.aboutFeature() {

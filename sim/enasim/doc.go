@@ -20,7 +20,8 @@
 // As on EC2, no segmentation offload is offered. Options select what differs between instances: BARs, LLQ, receive
 // checks. The PTP clock, hardware timestamps, SRD statistics and extra properties are missing. The LLQ header location
 // "header ring", the head write-back completion policies, AQ restart and quiescence are refused with a violation.
-// Sorted hash input is not offered, and the sort bits that all public drivers set are ignored.
+// Sorted hash input is not offered, and the sort bits that all public drivers set are ignored. The debug area is not
+// written to. Other settings without an effect are accepted with a warning.
 //
 // # Choices where sources are silent
 //

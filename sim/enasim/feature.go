@@ -92,10 +92,20 @@ func (m *Model) control(c *amazon.Message, what string, n int) (uint64, error) {
 	return a, err
 }
 
+// checkSelect warns of a command that is not about the current value, which is all that the model has.
+func (m *Model) checkSelect(c *amazon.Message, what string) {
+	if s := c[16] & 3; s > selectCurrent {
+		m.Host.Warnf("%s: select %d is accepted, and the value is the current one in this model", what, s)
+	}
+}
+
+const selectCurrent = 1 // ena_admin_get_set_feature_common_desc; 0 means the same, 3 the default value
+
 // getFeature executes ena_admin_get_feat_cmd.
 func (m *Model) getFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("GET_FEATURE %d", id)
+	m.checkSelect(c, what)
 	if id >= 32 || m.offered()&(1<<id) == 0 {
 		return statusUnsupported, nil // a driver may try
 	}
@@ -203,15 +213,23 @@ func (m *Model) putControl(c *amazon.Message, what string, b []byte) (byte, erro
 	return statusOK, nil
 }
 
+// bodySize is the number of bytes of a feature's structure.
+var bodySize = map[byte]int{featAENQ: 8, featHostAttr: 20, featLLQ: 32, featOffload: 12, featHash: 12, featTable: 16,
+	featHashInput: 4}
+
 // setFeature executes ena_admin_set_feat_cmd.
 func (m *Model) setFeature(c *amazon.Message, r []byte) (byte, error) {
 	id := c[17]
 	what := fmt.Sprintf("SET_FEATURE %d", id)
+	m.checkSelect(c, what)
 	if id >= 32 || m.offered()&(1<<id) == 0 {
 		return statusUnsupported, nil
 	}
 	f := &m.feat
 	p := c[20:]
+	if n := bodySize[id]; n > 0 && slices.ContainsFunc(p[n:], func(b byte) bool { return b != 0 }) {
+		m.Host.Warnf("%s: bytes after the %d of the feature are set", what, n)
+	}
 	switch v := le.Uint32(p); id {
 	case featMTU:
 		if v < minMTU || v > m.opt.MaxMTU {
@@ -303,6 +321,10 @@ func (m *Model) setHash(c *amazon.Message, what string) (byte, error) {
 	return statusOK, nil
 }
 
+// hashSort are the bits of sorted addresses and ports, which all public drivers set although GET_FEATURE does not offer
+// them.
+const hashSort = 1<<1 | 1<<2
+
 // setHashInput handles ena_admin_feature_rss_hash_control.
 func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	a, err := m.control(c, what, 16*hashProtos)
@@ -312,6 +334,9 @@ func (m *Model) setHashInput(c *amazon.Message, what string) (byte, error) {
 	var b [16 * hashProtos]byte
 	if m.Host.DMARead(a, b[:]) != nil {
 		return statusIllegal, nil
+	}
+	if sort := le.Uint16(c[22:]); sort&^hashSort != 0 {
+		m.Host.Warnf("%s: enabled_input_sort %#x is accepted and has no effect in this model", what, sort)
 	}
 	for i := range hashProtos {
 		if v := le.Uint16(b[4*(hashProtos+i):]); v&^supportedFields(i) != 0 {

@@ -88,6 +88,10 @@ func (m *Model) setLLQ(c *amazon.Message, what string) (byte, error) {
 	case m.accel()&^flags != 0:
 		return statusIllegal, fmt.Errorf("%s: accel_mode %#x, the device requires %#x", what, flags, m.accel())
 	}
+	// Drivers set both bits that they know, whatever the device requires.
+	if other := flags &^ (accelNoMeta | accelBurst); other != 0 {
+		m.Host.Warnf("%s: accel_mode %#x is accepted and has no effect in this model", what, other)
+	}
 	for i := range m.tx {
 		if m.tx[i].live && m.tx[i].llq {
 			return statusIllegal, fmt.Errorf("%s while transmit queue %d uses the last setting", what, i)

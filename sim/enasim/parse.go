@@ -119,7 +119,7 @@ func ones(b []byte, s uint32) uint32 {
 // locates it.
 func insertChecksum(h sim.Host, f []byte, ctrl uint32, meta txMetaData) error {
 	if !meta.valid {
-		return fmt.Errorf("l4_csum_en, but no meta descriptor was ever sent")
+		return fmt.Errorf("l4_csum_en, but no meta descriptor was sent with the frame or stored")
 	}
 	l3, l4 := int(ctrl&0xf), int(ctrl>>8&0x1f)
 	p := parseFrame(f)

@@ -94,7 +94,10 @@ func (m *Model) fetch(i int, q *rxQueue) bool {
 			m.Host.Warnf("receive queue %d, head %d, descriptor %x: request ID %d of a queue of %d", i, q.head-1, d,
 				x.req, q.depth)
 		}
-		if d[2] != 0 || ctrl&0xc2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
+		if ctrl&0x10 == 0 {
+			m.Host.Warnf("receive queue %d: comp_req is clear: all public drivers ask for a completion of each", i)
+		}
+		if d[2] != 0 || ctrl&0xe2 != 0 || le.Uint16(d[6:]) != 0 || le.Uint16(d[14:]) != 0 {
 			m.Host.Warnf("receive queue %d, head %d, descriptor %x: reserved bits set", i, q.head-1, d)
 		}
 		if err != nil {

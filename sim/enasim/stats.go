@@ -32,6 +32,8 @@ const (
 	statsBasic   = 0
 	statsENI     = 2
 	statsMetrics = 4
+
+	ownDevice = 0xffff
 )
 
 // basic is ena_admin_basic_stats.
@@ -47,6 +49,11 @@ func (m *Model) getStats(c *amazon.Message, r []byte) (byte, error) {
 	k := &m.count
 	if le.Uint16(c[18:]) != 0 {
 		return statusMalformed, fmt.Errorf("GET_STATS: reserved bits set")
+	}
+	if queue, device := le.Uint16(c[20:]), le.Uint16(c[22:]); queue != 0 {
+		m.Host.Warnf("GET_STATS: queue_idx is accepted, and the counters are those of all queues in this model")
+	} else if device != 0 && device != ownDevice {
+		m.Host.Warnf("GET_STATS: device_id is accepted, and the counters are those of this device")
 	}
 	switch typ, scope := c[16], c[17]; typ {
 	case statsBasic:

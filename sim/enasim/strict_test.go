@@ -36,7 +36,7 @@ func TestStrictDescriptors(t *testing.T) {
 		{"tso_en", func(w *[4]uint32) { w[1] |= tx1TSO }},
 		{"l3_csum_en", func(w *[4]uint32) { w[1] |= tx1L3 }},
 		{"ethernet_fcs_dis", func(w *[4]uint32) { w[1] |= tx1NoFCS }},
-		{"no meta descriptor was ever sent", func(w *[4]uint32) { w[1] |= tx1L4 | tx1Partial | l3IPv4 | l4UDP<<8 }},
+		{"no meta descriptor was sent with the frame or stored", func(w *[4]uint32) { w[1] |= tx1L4 | tx1Partial | l3IPv4 | l4UDP<<8 }},
 		{"meta descriptor: reserved", func(w *[4]uint32) { w[0] |= txMeta }},
 	} {
 		copy(buf.Bytes, f)

@@ -33,7 +33,8 @@ type txMetaData struct {
 type packet struct {
 	descs   int // so far
 	meta    bool
-	first   bool // the first data descriptor was seen
+	own     txMetaData // of its meta descriptor, or as stored
+	first   bool       // the first data descriptor was seen
 	bad     bool
 	entries uint16
 	header  []byte // pushed
@@ -214,8 +215,14 @@ func (m *Model) parse(q *txQueue, d *[16]byte) error {
 			return fmt.Errorf("meta descriptor without a frame")
 		}
 		p.meta = true
-		q.meta = txMetaData{valid: true, l3Off: int(w2 >> 8 & 0xff), l3Len: int(w2 & 0xff)}
+		p.own = txMetaData{valid: true, l3Off: int(w2 >> 8 & 0xff), l3Len: int(w2 & 0xff)}
+		if w0&metaStore != 0 {
+			q.meta = p.own
+		}
 		return nil
+	}
+	if !p.meta {
+		p.own = q.meta
 	}
 	if w0&txMBZ != 0 || w1&tx1MBZ != 0 || w3&tx3MBZ != 0 {
 		m.Host.Warnf("transmit descriptor %x: reserved bits set: %#x %#x %#x", *d, w0&txMBZ, w1&tx1MBZ, w3&tx3MBZ)
@@ -293,7 +300,7 @@ func (m *Model) finish(i int, q *txQueue) {
 		p.bad = true
 	}
 	if !p.bad && p.ctrl&tx1L4 != 0 {
-		if err := insertChecksum(m.Host, f, p.ctrl, q.meta); err != nil {
+		if err := insertChecksum(m.Host, f, p.ctrl, p.own); err != nil {
 			m.Host.Errorf("transmit queue %d, head %d: %v", i, q.head, err)
 			p.bad = true
 		}
