@@ -59,11 +59,13 @@ var kinds = map[uint8]kind{
 	opCreateCQ: {amazon.Lay("CREATE_CQ", 28,
 		"04.5 interrupt_mode_enabled 04.6 virt 04.12:8 cq_entry_size_words 04.13 set_src_addr "+
 			"04.31:16 sub_cq_depth 08.15:0 eqn 0c*2 cq_ba 14.31:0 l_key 18.15:0 num_sub_cqs 18.31:16 uar"), (*Model).createCQ},
-	opDestroyCQ:  {amazon.Lay("DESTROY_CQ", 8, "04.15:0 cq_idx"), (*Model).destroyCQ},
-	opGetFeature: {amazon.Lay("GET_FEATURE", amazon.Entry, feature), (*Model).getFeature},
+	opDestroyCQ: {amazon.Lay("DESTROY_CQ", 8, "04.15:0 cq_idx"), (*Model).destroyCQ},
+	// no feature is answered in a control buffer, and no counters are
+	opGetFeature: {amazon.Lay("GET_FEATURE", amazon.Entry, feature).Without("control_length", "control_addr"),
+		(*Model).getFeature},
 	opSetFeature: {amazon.Lay("SET_FEATURE", amazon.Entry, feature), (*Model).setFeature},
 	opGetStats: {amazon.Lay("GET_STATS", 20, "04.31:0 control_length 08*2 control_addr 10.7:0 type 10.15:8 scope "+
-		"10.31:16 scope_modifier"), (*Model).getStats},
+		"10.31:16 scope_modifier").Without("control_length", "control_addr"), (*Model).getStats},
 	opAllocPD:    {amazon.Lay("ALLOC_PD", 4, ""), (*Model).allocPD},
 	opDeallocPD:  {amazon.Lay("DEALLOC_PD", 8, "04.15:0 pd"), (*Model).deallocPD},
 	opAllocUAR:   {amazon.Lay("ALLOC_UAR", 4, ""), (*Model).allocUAR},

@@ -18,7 +18,7 @@
 //
 // Fast registration, send queues in host memory, AQ restart, AENQ link events (the device has none), event counters,
 // request IDs of 64 bits and the service command. The definitions of 2026 put these behind capability bits that no
-// profile claims.
+// profile claims. Settings without an effect are accepted with a warning.
 //
 // # Choices where sources are silent
 //

@@ -239,6 +239,9 @@ func (m *Model) modifyQP(in parts.Msg, _ []byte) *refusal {
 	case mask&modPSN != 0 && in.U("sq_psn")>>24 != 0:
 		return illegal("sq_psn %#x has more than 24 bits", in.U("sq_psn"))
 	}
+	if mask&modDrained != 0 && in.Is("sq_drained_async_notify") {
+		m.Host.Warnf("MODIFY_QP: sq_drained_async_notify is accepted and has no effect in this model")
+	}
 	if mask&modQKey != 0 {
 		q.qkey = in.U32("qkey")
 	}

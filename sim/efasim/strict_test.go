@@ -271,3 +271,25 @@ func TestFullCQ(t *testing.T) {
 	q.post(q.inline(0, 1, ah, "x"))
 	x.ExpectError("is full")
 }
+
+// What a driver may set, the definitions give a meaning, and the model does not act on: the command succeeds, with a
+// warning.
+func TestAcceptedWithoutEffect(t *testing.T) {
+	x := openRig(t, Options{})
+	q := x.qpair(typeSRD, 64, x.completions(16, nil))
+	for _, c := range []struct {
+		op   uint8
+		f    fields
+		what string
+	}{
+		{opModifyQP, fields{4: uint32(modDrained), 8: q.handle, 28: uint8(1)}, "MODIFY_QP: sq_drained_async_notify is accepted"},
+		{opGetStats, fields{4: uint32(64)}, "GET_STATS: control_length is accepted"},
+		{opGetStats, fields{8: uint64(4096)}, "GET_STATS: control_addr is accepted"},
+		{opGetFeature, fields{17: uint8(featAENQ), 4: uint32(64)}, "GET_FEATURE AENQ_CONFIG: control_length is accepted"},
+		{opGetFeature, fields{17: uint8(featAENQ), 8: uint64(4096)}, "control_addr is accepted"},
+	} {
+		x.OK(c.op, c.f)
+		x.ExpectWarning(c.what)
+	}
+	x.OK(opModifyQP, fields{4: uint32(modDrained), 8: q.handle})
+}
