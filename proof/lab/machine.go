@@ -26,6 +26,10 @@ type Machine struct {
 	Memory  string            // of the guest; "1G" if empty
 	Fresh   bool              // boot with the functions attached, not from a saved guest
 
+	// NoPosting makes a processor of the guest wait until a function has handled its write of a register. Linux's efa
+	// reads registers by a write, and waits 50 ms for the answer, in which a busy machine may not run the model at all.
+	NoPosting bool
+
 	// Limit is how long the script may take on an idle machine. On a busy machine it grows with the load: see limit.
 	// Booting has a separate limit.
 	Limit time.Duration

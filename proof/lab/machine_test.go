@@ -15,6 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/sim/efasim"
 )
 
 func kit(t *testing.T) *Kit {
@@ -82,6 +83,11 @@ func (s *scene) play(m Machine, keys ...string) (Result, error) {
 	if m.Dir = s.dir; m.Sockets == nil {
 		for _, f := range s.functions {
 			m.Sockets = append(m.Sockets, f.socket)
+		}
+	}
+	for _, f := range s.functions {
+		if _, efa := f.model.(*efasim.Model); efa {
+			m.NoPosting = true
 		}
 	}
 	r, err := s.kit.Run(s.Context(), m)

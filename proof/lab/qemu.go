@@ -184,6 +184,9 @@ func (m *Machine) functions() (args []string) {
 	}
 	for i, s := range m.Sockets {
 		dev := device(s)
+		if m.NoPosting {
+			dev["x-no-posted-writes"] = true
+		}
 		if m.IOMMU {
 			dev["bus"] = fmt.Sprintf("rp%d", i)
 		} else {
