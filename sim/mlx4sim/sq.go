@@ -28,8 +28,8 @@ const (
 	ctrlIPSum    = 1 << 4
 	ctrlL4Sum    = 1 << 5
 
-	// Bits without a meaning in the control segment's first three dwords.
-	ctrlReserved0 = 0x670000e0
+	// Bits without a meaning in the control segment's first three dwords. Linux sets bit 6 of the first with LSO.
+	ctrlReserved0 = 0x670000a0
 	ctrlReserved1 = 0x00000080 // a pushed WQE has the QP's number above
 	ctrlReserved2 = 0x0000ffc0
 
