@@ -25,7 +25,7 @@ const (
 // stepConnection sends a connection's pending packets, or flushes it after a failure.
 func (m *Model) stepConnection(q *qp) bool {
 	switch q.state {
-	case qpRTS:
+	case qpRTS, qpSQDrained: // what was fetched is completed
 		return q.conn.Step(connection{m, q})
 	case qpError:
 		return q.conn.Flush(connection{m, q})

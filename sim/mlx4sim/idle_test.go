@@ -94,6 +94,9 @@ func TestAcceptedWithoutEffect(t *testing.T) {
 		{"alternate path", func(x *rig) {
 			x.do(0x01c, 0, testQP, with(x.qpContext(), 0, optAltPath|optQKey), false)
 		}, "RTS2RTS_QP (1ch): optional parameters 0x1 are accepted"},
+		{"event", func(x *rig) {
+			x.do(0x01c, 0, 1<<31|testQP, with(x.qpContext(), 0, optQKey), false)
+		}, "RTS2RTS_QP (1ch): an event of a drained queue is asked for"},
 		{"special QPs", func(x *rig) { x.do(0x023, 2, 64, nil, false) }, "CONF_SPECIAL_QP: op_modifier 2"},
 		{"static configuration", func(x *rig) { x.do(0x034, 1, 8, uint64(5), false) }, "MOD_STAT_CFG: the setting is accepted"},
 		{"static configuration by mailbox", func(x *rig) {
@@ -267,6 +270,28 @@ func TestErrorCounters(t *testing.T) {
 	}
 	if a, b, c, d := count(methodGet, 0); a != 1 || b != 0 || c != 1 || d != 3 {
 		t.Errorf("after one was cleared: %d, %d, %d, %d", a, b, c, d)
+	}
+}
+
+// A driver that asks for it learns when a queue has completed what it began.
+func TestDrainedEvent(t *testing.T) {
+	x, y := openRC(t)
+	x.do(0x012, 0, testEQ, uint64(1<<eventSQDrained), false)
+	y.post(0, 4)
+	for _, asked := range []uint32{0, 1 << 31} {
+		x.wqe(opSend, 3<<2, x.data(128<<10, toPeer(64)))
+		x.door(testUAR, 0x14, testQP<<8)
+		x.Port.Step() // it is sent, and not acknowledged
+		x.do(0x01f, 0, asked|testQP, x.rcContext(2), false)
+		if e := x.eqe(); e != nil || x.cqe() != nil {
+			t.Errorf("before the acknowledgement: event %x", e)
+		}
+		settle(x, y)
+		x.completed(opSend)
+		if e := x.eqe(); (e != nil) != (asked != 0) || e != nil && (e[1] != eventSQDrained || w32(e, 4) != testQP) {
+			t.Errorf("asked for %x: event %x", asked, e)
+		}
+		x.do(0x020, 0, testQP, x.rcContext(2), false)
 	}
 }
 

@@ -108,6 +108,7 @@ type qp struct {
 
 	sent, received uint64
 	pushes         uint64
+	tellDrained    bool // an event is asked for when the send queue is drained
 	strayed        bool // a WQE that was not stamped has been reported
 
 	conn rdma.Connection // of RC
@@ -227,6 +228,12 @@ func (m *Model) walk(c *call, from, to int, _ uint32) *refusal {
 	}
 	if opt&optPath != 0 {
 		path()
+	}
+	switch asked := c.mod>>31 != 0; {
+	case to == qpSQDrained:
+		q.tellDrained = asked
+	case asked:
+		m.host.Warnf("%s: an event of a drained queue is asked for, and the queue is not to be drained", m.opName(c.opcode))
 	}
 	q.setState(to)
 	q.connect(from, to)

@@ -172,6 +172,10 @@ func (m *Model) stepQueues() (busy bool) {
 		if q.st == serviceRC {
 			busy = m.stepConnection(q) || busy
 		}
+		if q.tellDrained && q.state == qpSQDrained && q.conn.Pending() == 0 {
+			q.tellDrained = false
+			m.queueEvent(eventSQDrained, q)
+		}
 		for i := 0; i < sqBurst && q.kicked && !q.rss.on && q.conn.Pending() < rdma.MaxPending && m.stepQP(q); i++ {
 			busy = true
 		}
