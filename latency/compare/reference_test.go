@@ -8,6 +8,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 	seeded "github.com/rebound-nic/rebound/proof/random"
 )
 
@@ -187,9 +188,11 @@ func parts(counts ...int) (all []part) {
 
 func TestJoinAndThin(t *testing.T) {
 	joined := join(parts(1, 2, 3, 4, 5), 2)
-	if len(joined) != 2 || joined[0].Count != 3 || joined[1].Count != 7 || joined[1].start != 2e9 || joined[1].end != 4e9 {
-		t.Errorf("joined by two: %+v", joined)
-	}
+	must.Equal(t, len(joined), 2, "%d parts of five joined by two")
+	check.Equal(t, joined[0].Count, 3, "the first has %d samples")
+	check.Equal(t, joined[1].Count, 7, "the second has %d samples")
+	check.Equal(t, joined[1].start, 2e9, "it begins at %d")
+	check.Equal(t, joined[1].end, 4e9, "it ends at %d")
 	check.Equal(t, len(join(parts(1, 2, 3), 1)), 3, "%d parts joined by one")
 	check.Equal(t, len(join(parts(1, 2, 3, 4), 2)), 2, "%d parts of four joined by two")
 	few := parts(make([]int, maxSamples)...)
@@ -249,7 +252,7 @@ func TestRunsAmong(t *testing.T) {
 	check.Equal(t, fewestPairs(0.2), 4, "%d pairs reach 0.2")
 }
 
-// Looks halve the number of slices, as long as a verdict is possible with so many looks.
+// Looks halve the number of slices, while a verdict is possible with so many looks.
 func TestLooksAt(t *testing.T) {
 	for _, c := range []struct {
 		slices, first int

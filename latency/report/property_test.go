@@ -72,7 +72,8 @@ func logs(rnd *rand.Rand) (all []*latency.Series) {
 			at += rnd.Int64N(2) * rnd.Int64N(1e6) * 1000
 			end := at + 1000*(1+rnd.Int64N(1e6))
 			values := random.Nanoseconds(rnd, rnd.IntN(50))
-			s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: end, Histogram: latency.FromValues(values)})
+			s.Intervals = append(s.Intervals, latency.Interval{Start: at, End: end,
+				Histogram: latency.FromValues(values)})
 			at = end
 		}
 		s.Sum()

@@ -146,8 +146,8 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 	}
 }
 
-// BeforeWrap is where the free-running numbers of a queue and of the device in its test begin for Wraps: the low bits are
-// those of 0.
+// BeforeWrap is where the free-running numbers of a queue and of the device in its test begin for Wraps: the low bits
+// are those of 0.
 const BeforeWrap = ^uint32(0) - 1<<16 + 1
 
 // Wraps fails the test if passes with random numbers of frames do not answer all of them while the numbers of slots and

@@ -72,7 +72,8 @@ func TestAnyValuesRoundTrip(t *testing.T) {
 		check.OK(t, file.Parse("F", doc))
 		for how, tab := range map[string]*Table{"file": file, "KEY=VALUE": set, "flags": flags} {
 			check.OK(t, tab.Apply())
-			if got := map[string]chosen{"file": byFile, "KEY=VALUE": bySet, "flags": byFlag}[how]; !reflect.DeepEqual(got, want) {
+			got := map[string]chosen{"file": byFile, "KEY=VALUE": bySet, "flags": byFlag}[how]
+			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("by %s: %#v, want %#v, from\n%s", how, got, want, doc)
 			}
 		}
