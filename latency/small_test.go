@@ -1,0 +1,126 @@
+package latency
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+func TestFormatSigned(t *testing.T) {
+	for ns, want := range map[float64]string{0: "+0 ns", -1: "-1 ns", 1500: "+1.500 µs", -2e9: "-2.000 s"} {
+		check.Equal(t, FormatSigned(ns), want, "%q")
+	}
+	check.Equal(t, FormatDuration(3*time.Millisecond), "3.000 ms", "%q")
+}
+
+// A log's maximum replaces that of the buckets only within its bucket.
+func TestRefineMax(t *testing.T) {
+	h := FromValues([]int64{10, 5000})
+	h.RefineMax(5001)
+	check.Equal(t, h.Max, 5001, "max %d")
+	h.RefineMax(9000)
+	check.Equal(t, h.Max, 5001, "max %d")
+	empty := FromValues(nil)
+	empty.RefineMax(0)
+	empty.RefineMax(1)
+	check.Equal(t, empty.Max, 0, "max %d of an empty histogram")
+	check.Equal(t, h.Counters(), 2, "%d counters")
+	check.Equal(t, empty.Mean()+empty.StdDev(), 0, "mean and deviation of an empty histogram: %v")
+	check.Equal(t, FromValues([]int64{10, 30}).StdDev(), 10, "deviation %v")
+	for b := range h.Buckets { // a reader may stop
+		check.Equal(t, b, Bucket{10, 10, 1}, "%v")
+		break
+	}
+}
+
+// Half of the values need one step of the distribution each time that the rest is halved.
+func TestPercentiles(t *testing.T) {
+	var got []Percentile
+	for p := range FromValues([]int64{1, 2, 3, 4}).Percentiles(1) {
+		got = append(got, p)
+	}
+	check.Same(t, got, []Percentile{{0, 1, 1}, {0.5, 2, 2}, {0.75, 3, 3}, {0.875, 4, 4}, {1, 4, 4}}, "%v")
+	got = nil
+	for p := range FromValues([]int64{1, 2, 3, 4}).Percentiles(2) {
+		if got = append(got, p); len(got) == 3 {
+			break
+		}
+	}
+	check.Same(t, got, []Percentile{{0, 1, 1}, {0.25, 1, 1}, {0.5, 2, 2}}, "%v")
+	for range FromValues(nil).Percentiles(5) {
+		t.Error("a point of an empty histogram")
+	}
+}
+
+func TestFromNanoseconds(t *testing.T) {
+	var counts [polling.Buckets]uint64
+	counts[polling.Bucket(1000)], counts[polling.Bucket(50)] = 2, 1
+	h := FromNanoseconds(&counts, 1003)
+	check.Equal(t, h.Count, 3, "%d values")
+	check.Equal(t, h.Max, 1003, "max %d")
+	if h.Min < 49 || h.Min > 51 {
+		t.Errorf("min %d", h.Min)
+	}
+	check.Equal(t, FromNanoseconds(new([polling.Buckets]uint64), 7).Max, 0, "max %d of no values")
+}
+
+// Only gaps have a wait, and only the two ways of one-way delays are such.
+func TestKindsOfSeries(t *testing.T) {
+	for _, name := range []string{MainSeries, UncorrectedSeries, GapSeries, TurnaroundSeries, JitterSeries, LagSeries,
+		ResidenceSeries, KernelSeries, HardwareSeries, ThereSeries, BackSeries} {
+		s := &Series{Name: name, Intervals: []Interval{{0, 1, FromValues([]int64{10, 30})}}}
+		s.Sum()
+		check.Equal(t, s.Wait != nil, name == GapSeries || name == JitterSeries, name+" has a wait: %t")
+		check.Equal(t, OneWay(name), name == ThereSeries || name == BackSeries, name+" is one-way: %t")
+	}
+	check.Equal(t, FindStat("p99").Quantile, 0.99, "p99 is quantile %v")
+	check.Equal(t, FindStat("p98") == nil, true, "p98 is missing: %t")
+}
+
+// An End without a run does nothing, and neither does one after it.
+func TestEndTwice(t *testing.T) {
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{}))(t)
+	r.End(5)
+	r.Begin(10)
+	r.Record(11, 11, 12)
+	r.End(20)
+	r.End(30)
+	rec := r.Recording()
+	check.Same(t, rec.Runs, []Run{{0, 10}}, "runs %v")
+	check.Equal(t, len(rec.Series[0].Intervals), 1, "%d intervals")
+	check.Equal(t, r.Runs(), 1, "%d runs")
+	check.Equal(t, check.Err(NewRecorder(testClock(), RecorderOptions{Interval: 10*time.Millisecond - 1})) == nil, false,
+		"an interval below 10 ms is accepted: %t")
+	_, err := NewRecorder(testClock(), RecorderOptions{Interval: 10 * time.Millisecond})
+	check.OK(t, err)
+}
+
+// Intervals of one value with a count of any size are read back, wherever a block of memory ends.
+func TestArenaOfLargeCounts(t *testing.T) {
+	var a arena
+	a.grow()
+	var c counters
+	c.reset()
+	var want []int64
+	for k := range int64(40_000) {
+		n := int64(1) << (k % 62)
+		c.add(int(k*911%countsLen), n)
+		c.n, c.min = n, 0
+		a.put(k, k+1, &c)
+		want = append(want, n)
+		c.reset()
+	}
+	if a.blocks() < 2 {
+		t.Fatal("the test does not reach the end of a block")
+	}
+	got := a.intervals()
+	must.Equal(t, len(got), len(want), "%d intervals")
+	for k, iv := range got {
+		if len(iv.count) != 1 || iv.count[0] != want[k] || int(iv.index[0]) != k*911%countsLen {
+			t.Fatalf("interval %d: %v of %v, want %d", k, iv.count, iv.index, want[k])
+		}
+	}
+}
