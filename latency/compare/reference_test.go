@@ -257,8 +257,10 @@ func TestLooksAt(t *testing.T) {
 	for _, c := range []struct {
 		slices, first int
 		want          []int
-	}{{8, 0, nil}, {9, 0, []int{9}}, {40, 0, []int{10, 20, 40}}, {40, 20, []int{20, 40}}, {40, 21, []int{40}}, {40, 41, nil},
-		{100, 0, []int{12, 25, 50, 100}}} {
+	}{
+		{8, 0, nil}, {9, 0, []int{9}}, {40, 0, []int{10, 20, 40}}, {40, 20, []int{20, 40}}, {40, 21, []int{40}},
+		{40, 41, nil}, {100, 0, []int{12, 25, 50, 100}},
+	} {
 		check.Same(t, Plan{Slices: c.slices}.LooksAt(p50, c.first), c.want, "%v")
 	}
 }

@@ -308,7 +308,8 @@ func TestShiftFunction(t *testing.T) {
 		want               int
 	}{
 		{runs: 4, want: 0}, {runs: 8, want: 20}, {runs: 8, looks: 20, want: 10}, {runs: 8, looks: 40, want: 5},
-		{pairs: 7, want: 0}, {pairs: 8, want: 5}, {pairs: 9, want: 10}, {pairs: 10, want: 20}, // 2/2^n at most the level
+		{pairs: 7, want: 0}, {pairs: 8, want: 5}, // 2/2^n at most the level
+		{pairs: 9, want: 10}, {pairs: 10, want: 20},
 	} {
 		a, b := machines(3, c.pairs+c.runs, c.pairs > 0, steady, 0.5)
 		if c.looks > 0 {

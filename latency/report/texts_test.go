@@ -249,7 +249,8 @@ func TestByRun(t *testing.T) {
 	check.Equal(t, len(r.ByRun()), 3, "%d runs without a series")
 	s := &latency.Series{Name: latency.MainSeries}
 	add := func(start, end int64, values ...int64) {
-		s.Intervals = append(s.Intervals, latency.Interval{Start: start, End: end, Histogram: latency.FromValues(values)})
+		s.Intervals = append(s.Intervals, latency.Interval{Start: start, End: end,
+			Histogram: latency.FromValues(values)})
 	}
 	add(0, 50, 1)
 	add(50, 101, 2)
