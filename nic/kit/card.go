@@ -192,11 +192,14 @@ func (c *Card) readStats(out *nic.Stats) error {
 // Stats reads the device's counters and returns their totals since Open, over all restarts. Hooks.Stats calls it, and
 // adds what the queues count.
 func (c *Card) Stats() (nic.Stats, error) {
-	var now nic.Stats
+	c.counting.Lock()
+	defer c.counting.Unlock()
+	return c.count()
+}
+
+// count is Stats. The caller holds counting.
+func (c *Card) count() (now nic.Stats, err error) {
 	if c.hooks.Count != nil {
-		c.counting.Lock()
-		defer c.counting.Unlock()
-		var err error
 		if now, err = c.hooks.Count(); err != nil {
 			return nic.Stats{}, err
 		}

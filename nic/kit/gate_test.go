@@ -83,7 +83,12 @@ func TestPinnedLoopParks(t *testing.T) {
 	for !g.Active() {
 		runtime.Gosched()
 	}
-	must.OK(t, g.alone(nil, func() error { time.Sleep(nap); return nil }))
+	must.OK(t, g.alone(nil, func() error {
+		for range 10000 {
+			runtime.Gosched()
+		}
+		return nil
+	}))
 	over.Wait()
 }
 

@@ -58,7 +58,12 @@ func (c *Card) watch() {
 			return
 		case s == nil:
 			if err == nil && look%countEvery == 0 {
-				c.BetweenRestarts(func() { _, _ = c.Stats() }) // Check finds what ails the device
+				c.BetweenRestarts(func() {
+					if c.counting.TryLock() { // otherwise a caller of ReadStats counts now
+						_, _ = c.count() // Check finds what ails the device
+						c.counting.Unlock()
+					}
+				})
 			}
 			continue
 		}
