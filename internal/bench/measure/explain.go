@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/rebound-nic/rebound/internal/bench/engine"
-	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/observe"
 	"github.com/rebound-nic/rebound/internal/host/osnoise"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/attribution"
@@ -15,41 +15,6 @@ import (
 
 // sampleSize is how many round trips are kept at random: enough for p99 of them.
 const sampleSize = 1 << 12
-
-// requestTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so
-// once, because all reports of a series must be of the same packets.
-func (s *Series) requestTiming() {
-	if s.Proto != probe.STAMP || s.Message || !s.Explain || s.timingTried {
-		return
-	}
-	s.timingTried = true
-	flow := s.flow
-	flow.Test.Ask = append([]probe.Ask{probe.AskTiming()}, flow.Test.Ask...)
-	least := probe.MinSize(s.Proto, s.Target.Is6()) + flow.Test.Extra()
-	switch room := flow.Size - least; {
-	case s.Sizes[0] == 0:
-		flow.Size = least
-	case room < 0 || room > 0 && room < 4:
-		s.farUnknown = "probes of this -size have no room for the request"
-		return
-	}
-	if s.path.MTU != 0 && probe.CheckSize(s.Proto, s.Target.Is6(), flow.Size, flow.Test.Extra(), s.path.MTU) != nil {
-		s.farUnknown = "probes with the request would exceed the MTU"
-		return
-	}
-	reply, err := s.probeOnce(flow, 20)
-	switch {
-	case err != nil: // the measurement finds out why
-		s.farUnknown = "the target did not answer the request for its loop's times"
-	case !slices.ContainsFunc(reply.Stamped.Answers, func(a probe.Answer) bool {
-		return a.Type == probe.HostTiming &&
-			a.Usable()
-	}):
-		s.farUnknown = "the target does not report when its loop ran"
-	default:
-		s.flow = flow
-	}
-}
 
 // Noise is what had the measuring core while the measuring thread did not run.
 type Noise struct {
@@ -192,25 +157,101 @@ func addKernel(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
 	}
 }
 
-// probeOnce sends a probe of a flow until it is answered, in another session than the measured one, and returns the
-// reply. A late reply to an earlier probe does not suffice.
-func (s *Series) probeOnce(flow probe.Flow, tries int) (r probe.Reply, err error) {
-	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately
-	codec, err := probe.New(flow)
-	if err != nil {
-		return r, err
+// findCauses finds events around the slowest round trips: in the stream itself, and in the samples of a core watch.
+// median is in ns.
+func findCauses(slowest []engine.Slow, median int64, clock *latency.Clock, watched []observe.Sample) *report.Tail {
+	if len(slowest) == 0 {
+		return nil
 	}
-	if s.hop != nil {
-		defer func(c *probe.Codec) {
-			if s.codec = c; c != nil {
-				s.setNextHop(s.flow.DstMAC)
+	t := &report.Tail{From: clock.Nanoseconds(slowest[0].RTT())}
+	var away, late, waited, own float64
+	var awayN, lateN, waitedN int
+	type seen struct {
+		what  string
+		of    func(observe.Sample) uint64
+		n     int
+		base  float64
+		share float64 // of all intervals in which it occurs
+	}
+	kinds := []*seen{
+		{what: "the measuring thread lost its core (involuntary context switch)", of: func(s observe.Sample) uint64 { return s.Preempted }},
+		{what: "interrupts on the core, without the timer's", of: func(s observe.Sample) uint64 { return s.Interrupts }},
+		{what: "timer interrupts on the core", of: func(s observe.Sample) uint64 { return s.Timer }},
+		{what: "softirqs on the core", of: func(s observe.Sample) uint64 { return s.Softirqs }},
+	}
+	for _, k := range kinds {
+		k.share = share(watched, k.of)
+	}
+	within, looked := int64(0), 0
+	for i := range slowest {
+		s := &slowest[i]
+		rtt := clock.Nanoseconds(s.RTT())
+		t.From = min(t.From, rtt)
+		excess := float64(rtt - median)
+		if excess <= 0 {
+			continue
+		}
+		t.Probes++
+		t.Excess += excess
+		a, l := float64(clock.Nanoseconds(s.Away)), float64(clock.Nanoseconds(s.Sent-s.Intended))
+		away, late, own = away+min(a, excess), late+min(l, excess), own+min(max(a, l), excess)
+		if a >= excess/2 {
+			awayN++
+		}
+		if l >= excess/2 {
+			lateN++
+		}
+		d, n := observe.Around(watched, s.Intended, s.Seen)
+		if n == 0 {
+			continue
+		}
+		looked++
+		within += clock.Nanoseconds(d.At)
+		if w := float64(d.Waited); w > 0 {
+			waited += min(w, excess)
+			if w >= excess/2 {
+				waitedN++
 			}
-		}(s.codec)
-		s.codec = codec
+		}
+		for _, k := range kinds {
+			if k.of(d) > 0 {
+				k.n++
+			}
+			k.base += 1 - math.Pow(1-k.share, float64(n))
+		}
 	}
-	ok, err := s.exchange(codec, tries, &r)
-	if err == nil && !ok {
-		err = errNoReply
+	if t.Probes == 0 {
+		return nil
 	}
-	return r, err
+	part := func(x float64) *float64 { p := x / t.Excess; return &p }
+	t.Own = own / t.Excess
+	t.Causes = append(t.Causes, report.Cause{What: "this host did not poll for replies for half of it or more",
+		Probes: awayN, Explains: part(away)})
+	if late > 0 {
+		t.Causes = append(t.Causes, report.Cause{What: "the probe left late, by half of it or more", Probes: lateN,
+			Explains: part(late)})
+	}
+	if looked == 0 {
+		return t
+	}
+	within /= int64(looked)
+	t.Causes = append(t.Causes,
+		report.Cause{What: "the measuring thread was ready and waited for its core for half of it or more",
+			Probes: waitedN, Explains: part(waited), Within: within})
+	for _, k := range kinds {
+		base := k.base / float64(looked)
+		t.Causes = append(t.Causes, report.Cause{What: k.what, Probes: k.n, Within: within, Base: &base})
+	}
+	return t
+}
+
+// share returns the share of the intervals between two samples in which something was counted.
+func share(watched []observe.Sample, of func(observe.Sample) uint64) float64 {
+	n := 0
+	for i := 1; i < len(watched); i++ {
+		if of(watched[i]) > of(watched[i-1]) {
+			n++
+		}
+	}
+	return float64(n) / float64(max(len(watched)-1, 1))
 }

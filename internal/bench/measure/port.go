@@ -1,11 +1,14 @@
 package measure
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -13,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/bench/observe"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
+	"github.com/rebound-nic/rebound/internal/bench/route"
 	"github.com/rebound-nic/rebound/internal/bench/socket"
 	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/process"
@@ -102,6 +106,58 @@ func Open(o Options, variants []Settings) (*Set, error) {
 	return set, nil
 }
 
+// find fills in the path to the target, and makes the checks that are possible without opening anything.
+func (s *Series) find() error {
+	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
+		s.Target = s.Target.WithZone(s.Iface)
+	}
+	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(),
+		Size: s.Sizes[0],
+		TOS:  s.TOS(), TTL: s.TTL}
+	if s.Proto == probe.STAMP {
+		s.flow.Test = s.STAMP.Packet()
+	}
+	if s.flow.Size == 0 {
+		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6()) + s.flow.Test.Extra()
+	}
+	if s.Message {
+		return s.findMessage()
+	}
+	if s.Transport == "raw" && !onKernel(s.Iface) {
+		if !s.Source.IsValid() {
+			return process.Usagef("%s is not a kernel interface, so it has no routes: set -source, and -gateway if the target is behind a router", s.Iface)
+		}
+		s.path = route.Path{Interface: s.Iface, Source: s.Source, Next: s.Target}
+		if s.Gateway.IsValid() {
+			s.path.Next = s.Gateway
+		}
+		return nil
+	}
+	var err error
+	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway,
+		TOS:      s.TOS(),
+		Protocol: s.Proto.IP(s.Target.Is6()), Port: s.flow.DstPort})
+	switch {
+	case errors.Is(err, route.ErrNoInterface), errors.Is(err, route.ErrNoSource), errors.Is(err, route.ErrNoRoute):
+		return process.Usagef("%w", err)
+	case err != nil:
+		return err
+	case s.Transport == "raw" && s.path.NoFrames(s.Target) != nil:
+		return process.Usagef("%w", s.path.NoFrames(s.Target))
+	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
+		return process.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not",
+			s.Source)
+	}
+	return s.checkSize(s.path.MTU)
+}
+
+func (s *Series) checkSize(mtu int) error {
+	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, s.flow.Test.Extra(), mtu); err != nil {
+		return process.Usagef("%w", err)
+	}
+	return nil
+}
+
 // claim reserves the source of a series that the kernel does not have: of two programs that answer for one address,
 // either may receive the other's replies. Packet sockets each have a copy, so that they work unless the other program
 // is not one.
@@ -122,6 +178,34 @@ func (set *Set) claim(s *Series) error {
 	if s.taken = set.claims[key]; s.taken != nil && s.Driver != "afpacket" {
 		return process.Usagef("-source: %w", s.taken)
 	}
+	return nil
+}
+
+// address chooses the source of a raw flow, before the device is open.
+func (s *Series) address(p *port) error {
+	s.flow.Src = s.path.Source.WithZone("")
+	s.flow.ID = uint16(1 + rand.IntN(0xffff))
+	if s.Proto == probe.ICMP || s.Message {
+		return nil
+	}
+	count := max(s.Ports, 1)
+	if !s.path.Owned {
+		const first, dynamic = 49152, 16384 // RFC 6335 §6
+		at := rand.IntN(dynamic)
+		for i := range count {
+			s.flow.SrcPorts = append(s.flow.SrcPorts, uint16(first+(at+i)%dynamic))
+		}
+	} else {
+		for range count {
+			fd, own, err := socket.Hold(s.flow.Src, s.path.Index)
+			if err != nil {
+				return err
+			}
+			p.holds = append(p.holds, fd)
+			s.flow.SrcPorts = append(s.flow.SrcPorts, own)
+		}
+	}
+	s.flow.SrcPort = s.flow.SrcPorts[0]
 	return nil
 }
 
@@ -231,6 +315,50 @@ func (p *port) open(o Options) (err error) {
 		s.Warnings = append(s.Warnings, s.path.Bypassed(s.Qdisc)...)
 	}
 	return p.enableStamps(o, cards.Timestamper(d))
+}
+
+// known sets the next hop's MAC if it is configured or the kernel knows it or finds it.
+func (s *Series) known() error {
+	s.flow.Routed = s.path.Routed(s.Target)
+	s.flow.DstMAC = s.MAC
+	if s.MAC != [6]byte{} {
+		return nil
+	}
+	if onKernel(s.Iface) && s.path.KernelResolves() && s.VLAN == 0 {
+		if e, ok := s.path.Known(); ok {
+			s.flow.DstMAC = e.MAC
+			return nil
+		}
+		if s.path.AskKernel() == nil {
+			for range 300 {
+				time.Sleep(10 * time.Millisecond)
+				if e, ok := s.path.Known(); ok {
+					s.flow.DstMAC = e.MAC
+					return nil
+				}
+			}
+			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next,
+				s.path.Interface)
+		}
+	}
+	return nil
+}
+
+// resolve asks for the next hop's MAC if it is not known.
+func (s *Series) resolve() error {
+	if s.flow.DstMAC != [6]byte{} {
+		return nil
+	}
+	tries := route.Tries
+	if !onKernel(s.Iface) {
+		// Opening the NIC has just brought its link up. A switch with spanning tree forwards 30 s later (IEEE
+		// 802.1D-2004 §17.14: two Forward Delays), and a peer on InfiniBand waits until the subnet manager has detected
+		// the link.
+		tries = 40
+	}
+	mac, err := s.path.Asker(s.flow.SrcMAC).Resolve(s.wire, s.path.Next, tries, time.Second)
+	s.flow.DstMAC = mac
+	return err
 }
 
 func (p *port) enableStamps(o Options, t nic.Timestamper) (err error) {
@@ -357,4 +485,81 @@ func parseMAC(s string) (mac [6]byte, err error) {
 		return mac, fmt.Errorf("MAC %q: %w", s, err)
 	}
 	return mac, nil
+}
+
+const (
+	macs    = 12 // bytes before the EtherType
+	tagSize = 4
+	dot1q   = 0x8100
+)
+
+// tagged adds an 802.1Q tag to frames, and removes the tag of frames in the same VLAN. It allocates nothing while it
+// sends and receives.
+type tagged struct {
+	engine.Port
+	vid uint16
+	out []byte
+}
+
+func newTagged(p engine.Port, vid uint16) *tagged {
+	return &tagged{Port: p, vid: vid, out: make([]byte, 1<<16+64)}
+}
+
+// Send implements engine.Port.
+func (t *tagged) Send(frame []byte) error {
+	copy(t.out, frame[:macs])
+	binary.BigEndian.PutUint16(t.out[macs:], dot1q)
+	binary.BigEndian.PutUint16(t.out[macs+2:], t.vid)
+	n := copy(t.out[macs+tagSize:], frame[macs:])
+	return t.Port.Send(t.out[:macs+tagSize+n])
+}
+
+// Recv implements engine.Port. Frames of another VLAN, or without one, are ignored.
+func (t *tagged) Recv(buf []byte) (n int, at int64, err error) {
+	n, at, err = t.Port.Recv(buf)
+	if n < macs+tagSize || err != nil || binary.BigEndian.Uint16(buf[macs:]) != dot1q ||
+		binary.BigEndian.Uint16(buf[macs+2:])&0xfff != t.vid {
+		return 0, 0, err
+	}
+	copy(buf[macs:], buf[macs+tagSize:n])
+	return n - tagSize, at, nil
+}
+
+// onKernel reports whether an interface belongs to the kernel. A driver for the device itself detaches it from the
+// kernel, which then has no interface, address or route for it.
+func onKernel(iface string) bool { return !cards.IsPCIDevice(iface) }
+
+// open opens a device, and waits for its link if the kernel does not drive it.
+func open(c cards.Config) (nic.Device, error) {
+	if err := cards.Fits(c.Driver, c.Device); err != nil {
+		return nil, process.Usagef("-driver, -iface: %w", err)
+	}
+	d, err := c.Open()
+	if err != nil || onKernel(c.Device) {
+		return d, err
+	}
+	return awaitLink(d)
+}
+
+// linkPatience is how long a card may take to bring its link up: negotiation takes seconds.
+const linkPatience = 15 * time.Second
+
+// awaitLink waits for the link of a card that was just started.
+func awaitLink(d nic.Device) (nic.Device, error) {
+	for end := time.Now().Add(linkPatience); ; time.Sleep(10 * time.Millisecond) {
+		l, err := d.Link()
+		if err == nil && l.Up {
+			return d, nil
+		}
+		if err == nil && time.Now().After(end) {
+			why := "is the cable plugged in, and the other end up?"
+			if l.Waits != "" {
+				why = l.Waits
+			}
+			err = fmt.Errorf("%s: %w: no link in %v: %s", d.Info().Device, nic.ErrDown, linkPatience, why)
+		}
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+	}
 }

@@ -178,7 +178,7 @@ func (s *session) try(each *Series, rate float64) (t Trial, err error) {
 	show.end()
 	t = Trial{Rate: rate}
 	t.Counts, _ = each.Counts()
-	behind := time.Duration(s.clock.Nanoseconds(each.Behind()))
+	behind := time.Duration(s.clock.Nanoseconds(each.stream.Behind))
 	switch {
 	case errors.Is(err, engine.ErrSend), behind > slack(s.Duration):
 		t.Limit = ThisHost

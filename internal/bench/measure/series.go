@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/observe"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
-	"github.com/rebound-nic/rebound/internal/bench/socket"
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -51,130 +50,6 @@ type Series struct {
 	asked       uint32 // calls of exchange
 	timingTried bool   // askTiming was called
 	farUnknown  string // why the responder's loop is unknown, if it could have been asked
-}
-
-// find fills in the path to the target, and makes the checks that are possible without opening anything.
-func (s *Series) find() error {
-	if s.Target.Is6() && s.Target.IsLinkLocalUnicast() && s.Target.Zone() == "" && s.Iface != "" {
-		s.Target = s.Target.WithZone(s.Iface)
-	}
-	s.flow = probe.Flow{Proto: s.Proto, Dst: s.Target.WithZone(""), DstPort: s.Port, Run: rand.Uint32(),
-		Size: s.Sizes[0],
-		TOS:  s.TOS(), TTL: s.TTL}
-	if s.Proto == probe.STAMP {
-		s.flow.Test = s.STAMP.Packet()
-	}
-	if s.flow.Size == 0 {
-		s.flow.Size = probe.MinSize(s.Proto, s.Target.Is6()) + s.flow.Test.Extra()
-	}
-	if s.Message {
-		return s.findMessage()
-	}
-	if s.Transport == "raw" && !onKernel(s.Iface) {
-		if !s.Source.IsValid() {
-			return process.Usagef("%s is not a kernel interface, so it has no routes: set -source, and -gateway if the target is behind a router", s.Iface)
-		}
-		s.path = route.Path{Interface: s.Iface, Source: s.Source, Next: s.Target}
-		if s.Gateway.IsValid() {
-			s.path.Next = s.Gateway
-		}
-		return nil
-	}
-	var err error
-	s.path, err = route.Find(s.Target, route.Constraints{Interface: s.Iface, Source: s.Source, Gateway: s.Gateway,
-		TOS:      s.TOS(),
-		Protocol: s.Proto.IP(s.Target.Is6()), Port: s.flow.DstPort})
-	switch {
-	case errors.Is(err, route.ErrNoInterface), errors.Is(err, route.ErrNoSource), errors.Is(err, route.ErrNoRoute):
-		return process.Usagef("%w", err)
-	case err != nil:
-		return err
-	case s.Transport == "raw" && s.path.NoFrames(s.Target) != nil:
-		return process.Usagef("%w", s.path.NoFrames(s.Target))
-	case s.Transport == "socket" && s.Source.IsValid() && !s.path.Owned:
-		return process.Usagef("source %v is not an address of this host: a socket needs one, -transport raw does not",
-			s.Source)
-	}
-	return s.checkSize(s.path.MTU)
-}
-
-func (s *Series) checkSize(mtu int) error {
-	if err := probe.CheckSize(s.Proto, s.Target.Is6(), s.flow.Size, s.flow.Test.Extra(), mtu); err != nil {
-		return process.Usagef("%w", err)
-	}
-	return nil
-}
-
-// address chooses the source of a raw flow, before the device is open.
-func (s *Series) address(p *port) error {
-	s.flow.Src = s.path.Source.WithZone("")
-	s.flow.ID = uint16(1 + rand.IntN(0xffff))
-	if s.Proto == probe.ICMP || s.Message {
-		return nil
-	}
-	count := max(s.Ports, 1)
-	if !s.path.Owned {
-		const first, dynamic = 49152, 16384 // RFC 6335 §6
-		at := rand.IntN(dynamic)
-		for i := range count {
-			s.flow.SrcPorts = append(s.flow.SrcPorts, uint16(first+(at+i)%dynamic))
-		}
-	} else {
-		for range count {
-			fd, own, err := socket.Hold(s.flow.Src, s.path.Index)
-			if err != nil {
-				return err
-			}
-			p.holds = append(p.holds, fd)
-			s.flow.SrcPorts = append(s.flow.SrcPorts, own)
-		}
-	}
-	s.flow.SrcPort = s.flow.SrcPorts[0]
-	return nil
-}
-
-// known sets the next hop's MAC if it is configured or the kernel knows it or finds it.
-func (s *Series) known() error {
-	s.flow.Routed = s.path.Routed(s.Target)
-	s.flow.DstMAC = s.MAC
-	if s.MAC != [6]byte{} {
-		return nil
-	}
-	if onKernel(s.Iface) && s.path.KernelResolves() && s.VLAN == 0 {
-		if e, ok := s.path.Known(); ok {
-			s.flow.DstMAC = e.MAC
-			return nil
-		}
-		if s.path.AskKernel() == nil {
-			for range 300 {
-				time.Sleep(10 * time.Millisecond)
-				if e, ok := s.path.Known(); ok {
-					s.flow.DstMAC = e.MAC
-					return nil
-				}
-			}
-			return fmt.Errorf("%w: the kernel found no MAC for %v on %s", route.ErrNoAnswer, s.path.Next,
-				s.path.Interface)
-		}
-	}
-	return nil
-}
-
-// resolve asks for the next hop's MAC if it is not known.
-func (s *Series) resolve() error {
-	if s.flow.DstMAC != [6]byte{} {
-		return nil
-	}
-	tries := route.Tries
-	if !onKernel(s.Iface) {
-		// Opening the NIC has just brought its link up. A switch with spanning tree forwards 30 s later (IEEE
-		// 802.1D-2004 §17.14: two Forward Delays), and a peer on InfiniBand waits until the subnet manager has detected
-		// the link.
-		tries = 40
-	}
-	mac, err := s.path.Asker(s.flow.SrcMAC).Resolve(s.wire, s.path.Next, tries, time.Second)
-	s.flow.DstMAC = mac
-	return err
 }
 
 // Recording selects what a series records of its round trips.
@@ -228,6 +103,64 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 	return err
 }
 
+// requestTiming adds the Host Timing TLV to the probes if they have room for it and the target answers it. It does so
+// once, because all reports of a series must be of the same packets.
+func (s *Series) requestTiming() {
+	if s.Proto != probe.STAMP || s.Message || !s.Explain || s.timingTried {
+		return
+	}
+	s.timingTried = true
+	flow := s.flow
+	flow.Test.Ask = append([]probe.Ask{probe.AskTiming()}, flow.Test.Ask...)
+	least := probe.MinSize(s.Proto, s.Target.Is6()) + flow.Test.Extra()
+	switch room := flow.Size - least; {
+	case s.Sizes[0] == 0:
+		flow.Size = least
+	case room < 0 || room > 0 && room < 4:
+		s.farUnknown = "probes of this -size have no room for the request"
+		return
+	}
+	if s.path.MTU != 0 && probe.CheckSize(s.Proto, s.Target.Is6(), flow.Size, flow.Test.Extra(), s.path.MTU) != nil {
+		s.farUnknown = "probes with the request would exceed the MTU"
+		return
+	}
+	reply, err := s.probeOnce(flow, 20)
+	switch {
+	case err != nil: // the measurement finds out why
+		s.farUnknown = "the target did not answer the request for its loop's times"
+	case !slices.ContainsFunc(reply.Stamped.Answers, func(a probe.Answer) bool {
+		return a.Type == probe.HostTiming &&
+			a.Usable()
+	}):
+		s.farUnknown = "the target does not report when its loop ran"
+	default:
+		s.flow = flow
+	}
+}
+
+// probeOnce sends a probe of a flow until it is answered, in another session than the measured one, and returns the
+// reply. A late reply to an earlier probe does not suffice.
+func (s *Series) probeOnce(flow probe.Flow, tries int) (r probe.Reply, err error) {
+	flow.Test.SSID ^= 0xffff // a stateful reflector counts it separately
+	codec, err := probe.New(flow)
+	if err != nil {
+		return r, err
+	}
+	if s.hop != nil {
+		defer func(c *probe.Codec) {
+			if s.codec = c; c != nil {
+				s.setNextHop(s.flow.DstMAC)
+			}
+		}(s.codec)
+		s.codec = codec
+	}
+	ok, err := s.exchange(codec, tries, &r)
+	if err == nil && !ok {
+		err = errNoReply
+	}
+	return r, err
+}
+
 // Run measures on the calling thread, as engine.Stream.Run does.
 func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 	err := s.stream.Discard()
@@ -258,15 +191,6 @@ func (s *Series) Run(l engine.Limit, stop *atomic.Bool) error {
 
 // Sent returns how many probes were measured.
 func (s *Series) Sent() int64 { return s.stream.Counts().Sent }
-
-// Behind returns the greatest delay of a run's end against its schedule, in ticks.
-func (s *Series) Behind() uint64 { return s.stream.Behind }
-
-// Progress may be read by other goroutines while the series runs.
-func (s *Series) Progress() *engine.Progress { return &s.stream.Progress }
-
-// Follow returns a reader for the round trips of each finished interval, for another goroutine.
-func (s *Series) Follow() *latency.Follower { return s.rec.Follow() }
 
 // Label is the name of the series in tables.
 func (s *Series) Label() string {
@@ -349,16 +273,6 @@ func icmpError(code uint16, v6 bool) string {
 	return fmt.Sprintf("type %d code %d", code>>8, code&0xff)
 }
 
-// Answered waits until the target answers a probe that is sent now and not counted. A late reply to an earlier probe
-// does not suffice.
-func (s *Series) Answered() error {
-	_, err := s.probeOnce(s.flow, 100)
-	if errors.Is(err, errNoReply) {
-		return fmt.Errorf("%s does not answer", s.Label())
-	}
-	return err
-}
-
 // askTimeout is how long exchange waits for the reply to a probe.
 const askTimeout = 50 * time.Millisecond
 
@@ -412,4 +326,67 @@ func (s *Series) sendOther(frame []byte) error {
 		s.port.stamper.Other()
 	}
 	return err
+}
+
+// nextHop keeps the MAC of a series' next hop up to date, and answers requests for the series' address.
+type nextHop struct {
+	own   *route.Neighbour // nil if the kernel answers
+	reach *route.Reachability
+	last  time.Time // when unanswered did anything
+}
+
+func (s *Series) newNextHop() *nextHop {
+	h := &nextHop{reach: route.NewReachability(s.path.Asker(s.flow.SrcMAC), s.path.Next)}
+	if !s.path.Owned {
+		h.own = route.NewNeighbour(s.flow.Src, s.flow.SrcMAC)
+	}
+	return h
+}
+
+// setNextHop changes the MAC that the series' frames are sent to.
+func (s *Series) setNextHop(mac [6]byte) {
+	s.flow.DstMAC = mac
+	if s.codec != nil && s.codec.Flow().DstMAC != mac {
+		s.codec.SetNextHop(mac)
+	}
+	s.hop.reach.Confirm()
+}
+
+// answer handles a frame that is no reply: it learns the next hop's MAC, and returns the reply to a request for our
+// address, or nil.
+func (s *Series) answer(frame []byte) []byte {
+	if of, mac, ok := route.Announced(frame); ok && of == s.path.Next.WithZone("") && s.MAC == [6]byte{} {
+		s.setNextHop(mac)
+	}
+	if s.hop.own == nil {
+		return nil
+	}
+	return s.hop.own.Answer(frame)
+}
+
+// unanswered returns the next request for the next hop's MAC, or nil. Where the kernel receives the reply to it, it
+// reads the kernel's table.
+func (s *Series) unanswered(first bool) []byte {
+	now, r := time.Now(), s.hop.reach
+	if first {
+		r.Confirm()
+	}
+	if s.MAC != [6]byte{} || now.Sub(s.hop.last) < route.Between {
+		return nil
+	}
+	s.hop.last = now
+	if s.path.Index != 0 && s.path.KernelResolves() && s.VLAN == 0 {
+		switch e, ok := s.path.Known(); {
+		case !ok:
+			_ = s.path.AskKernel() // without that privilege the request below may still be answered
+		case e.Permanent:
+			return nil
+		case e.MAC != s.flow.DstMAC:
+			s.setNextHop(e.MAC)
+			return nil
+		case e.Confirmed < r.Since(now):
+			r.Confirm()
+		}
+	}
+	return r.Ask(s.flow.DstMAC, now)
 }
