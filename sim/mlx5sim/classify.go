@@ -155,9 +155,8 @@ func (m *Model) steer(id uint32, f *frame, p *[parsed]byte, hops int) (took, roo
 		if !matches(p, &t.groups[e.group].mask, &e.value) {
 			continue
 		}
-		for _, o := range e.counters {
-			o.packets++
-			o.octets += uint64(len(f.B))
+		for _, c := range e.counts {
+			c.add(len(f.B))
 		}
 		if e.action&actionDrop != 0 {
 			return false, true
@@ -187,8 +186,8 @@ func matches(p *[parsed]byte, mask, value *[matchSize]byte) bool {
 	return true
 }
 
-// intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain that it knows only if
-// configured to.
+// intoTIR selects the receive queue. A TIR accepts frames from queues of the same transport domain only if configured
+// to, or if they are later than its configuration.
 func (m *Model) intoTIR(t *tir, f *frame, tag uint32) (took, room bool) {
 	if f.from != 0 && f.from == t.td && f.made <= t.knows && t.selfLB>>min(cast(f.B), multicast)&1 == 0 {
 		f.blocked = true

@@ -37,16 +37,16 @@
 // multicast. Linux calls that field self_lb_block and sets it to permit them, and so do rdma-core and DPDK: the
 // self-test of Linux's driver, which sends a frame to its own address, passes on this model (proof/lab). The bits are
 // for the send queues that existed when they were set: Linux, whose TIRs are older than its queues, sets them again
-// whenever it has created queues. Firmware without self_lb_en_modifiable keeps the bits from the TIR's creation, so that
-// later queues' frames are not dropped; Linux warns that "self loop back prevention is not supported" there.
+// whenever it has created queues. Firmware without self_lb_en_modifiable keeps the bits from the TIR's creation, and
+// later queues' frames are not dropped: Linux warns that "self loop back prevention is not supported".
 //
 // # Missing features
 //
 // A driver that requests one of these gets an error status and a violation, and the capability is not reported:
 // striding receive queues, LRO, compressed send completions, multi-packet WQEs, inner headers of tunnels, QPs of UC and
 // DC, XRC's data path, atomic operations, multicast groups of RoCE, congestion control and pause frames (what is set is
-// stored, with a warning), KLM keys, flow counters in bulk, header rewriting, device memory (MEMIC), transmit steering,
-// several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS. Firmware syndromes are
+// stored, with a warning), KLM keys, dumps of flow counters, header rewriting, device memory (MEMIC), transmit
+// steering, several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS. Firmware syndromes are
 // the model's own, except for known ones. Commands take no time: each is done in the Step after its doorbell. A
 // connection sends up to 64 packets ahead; an RDMA READ is sent alone.
 //

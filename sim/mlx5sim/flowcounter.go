@@ -1,11 +1,27 @@
 package mlx5sim
 
 // flowCounter counts the frames that match the entries of flow tables that name it (Linux, mlx5_ifc.h:
-// alloc_flow_counter, query_flow_counter, traffic_counter; capability flow_counter of the table type).
+// alloc_flow_counter, query_flow_counter, traffic_counter; capability flow_counter of the table type). A bulk has
+// several counters with consecutive ids.
 type flowCounter struct {
 	object
-	packets, octets uint64
+	counts []traffic
 }
+
+const (
+	bulkUnit = 128 // counters, of which flow_counter_bulk is a multiple
+
+	// bulkAlloc is capability flow_counter_bulk_alloc: 128, 256 and 512 counters in any combination. DPDK requires 512,
+	// and Linux requests all of them together. No card's value is known.
+	bulkAlloc = 7
+
+	// logBulkQuery is capability log_max_flow_counter_bulk. Linux reads up to 2^15 counters at a time.
+	logBulkQuery = 10
+
+	// queryAlign is the alignment of the first counter and of the number of counters of a query of several (Linux,
+	// mlx5_fc_stats_query).
+	queryAlign = 4
+)
 
 const (
 	actionCount = 1 << 3
@@ -13,8 +29,8 @@ const (
 	opAllocFlowCounter, opQueryFlowCounter = 0x939, 0x93b
 )
 
-// Commands for flow counters. Counters in bulk and dumps to memory have capabilities of their own, which are not
-// reported.
+// Commands for flow counters. Dumps to memory, and bulks of a power of two of counters, have capabilities of their own,
+// which are not reported.
 func flowCounterCommands() map[uint16]*command {
 	return map[uint16]*command{
 		opAllocFlowCounter: {name: "ALLOC_FLOW_COUNTER", in: lay(16,
@@ -32,10 +48,15 @@ func (m *Model) allocFlowCounter(c *call) *refusal {
 	switch {
 	case !m.prof.later:
 		return refuse(stBadOp, "capability flow_counter is not there")
-	case c.in.Is("flow_counter_bulk"), c.in.Is("flow_counter_bulk_log_size"):
-		return refuse(stBadParam, "counters in bulk without capability flow_counter_bulk_alloc")
+	case c.in.Is("flow_counter_bulk_log_size"):
+		return refuse(stBadParam, "flow_counter_bulk_log_size is %d without capability flow_counter_bulk_log_max_alloc",
+			c.in.U("flow_counter_bulk_log_size"))
+	case c.in.U("flow_counter_bulk")&^bulkAlloc != 0:
+		return refuse(stBadParam, "flow_counter_bulk is %#x, capability flow_counter_bulk_alloc is %#x",
+			c.in.U("flow_counter_bulk"), bulkAlloc)
 	}
-	o := &flowCounter{}
+	n := max(c.in.U32("flow_counter_bulk")*bulkUnit, 1)
+	o := &flowCounter{object: object{more: n - 1}, counts: make([]traffic, n)}
 	if r := m.obj.flowCounters.add(m, o); r != nil {
 		return r
 	}
@@ -49,20 +70,35 @@ func (m *Model) deallocFlowCounter(c *call) *refusal {
 }
 
 func (m *Model) queryFlowCounter(c *call) *refusal {
-	o, r := m.obj.flowCounters.get(c.in.U32("flow_counter_id"))
-	switch n := c.in.U32("num_of_counters"); {
-	case r != nil:
-		return r
-	case n > 1 || c.in.Is("dump_to_memory"):
-		return refuse(stBadParam, "num_of_counters is %d, dump_to_memory %v: the model reads one counter", n,
-			c.in.Is("dump_to_memory"))
+	id, n := c.in.U32("flow_counter_id"), c.in.U32("num_of_counters")
+	switch {
+	case c.in.Is("dump_to_memory"):
+		return refuse(stBadParam, "dump_to_memory without capability flow_counters_dump")
+	case n > 1<<logBulkQuery:
+		return refuse(stBadParam, "num_of_counters is %d, capability log_max_flow_counter_bulk is %d", n, logBulkQuery)
+	case n > 1 && (id%queryAlign != 0 || n%queryAlign != 0):
+		return refuse(stBadParam, "%d counters from %#x on: both have to be multiples of %d", n, id, queryAlign)
+	case len(c.out.B) < 16+16*int(n):
+		return refuse(stOutLen, "%d counters in %d bytes", n, len(c.out.B))
 	}
-	c.out.Set("packets_hi", o.packets>>32)
-	c.out.Set("packets_lo", o.packets&0xffffffff)
-	c.out.Set("octets_hi", o.octets>>32)
-	c.out.Set("octets_lo", o.octets&0xffffffff)
-	if c.in.Is("clear") {
-		o.packets, o.octets = 0, 0
+	found := 0
+	var missing *refusal
+	for i := range max(n, 1) {
+		o, r := m.obj.flowCounters.get(id + i)
+		if r != nil { // others of the range need not exist
+			missing = r
+			continue
+		}
+		found++
+		t, out := &o.counts[id+i-o.id], c.out.B[16+16*i:]
+		be.PutUint64(out, t.frames)
+		be.PutUint64(out[8:], t.bytes)
+		if c.in.Is("clear") {
+			*t = traffic{}
+		}
+	}
+	if found == 0 {
+		return missing
 	}
 	return nil
 }
@@ -80,16 +116,18 @@ func (m *Model) counters(e *flowEntry, in msg, n int) *refusal {
 		return refuse(stInLen, "%d flow counters in %d bytes", size, len(list))
 	}
 	var all []*flowCounter
+	var counts []*traffic
 	for i := range size {
-		o, r := m.obj.flowCounters.get(be.Uint32(list[8*i:]))
+		id := be.Uint32(list[8*i:])
+		o, r := m.obj.flowCounters.get(id)
 		if r != nil {
 			return r
 		}
-		all = append(all, o)
+		all, counts = append(all, o), append(counts, &o.counts[id-o.id])
 	}
 	for _, o := range all {
 		o.held++
 	}
-	e.counters = all
+	e.counters, e.counts = all, counts
 	return nil
 }

@@ -33,6 +33,7 @@ const (
 // of objects that reference it, and a context in the firmware's memory.
 type object struct {
 	id   uint32
+	more uint32 // ids after id that belong to it, too: it is a bulk
 	uid  uint32
 	held int
 	slot slot
@@ -48,21 +49,27 @@ type set[T interface{ base() *object }] struct {
 	first, last uint32
 	next        uint32
 	m           map[uint32]T
-	by          *uint32 // the user context of the current command
+	bulks       map[uint32]uint32 // more of those that have it, by id
+	by          *uint32           // the user context of the current command
 }
 
 func newSet[T interface{ base() *object }](by *uint32, name string, kind, first, last uint32) set[T] {
-	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{}, by: by}
+	return set[T]{name: name, kind: kind, first: first, last: last, next: first, m: map[uint32]T{},
+		bulks: map[uint32]uint32{}, by: by}
 }
 
 // add assigns the object an id and a context.
 func (s *set[T]) add(m *Model, o T) *refusal {
+	more := o.base().more
 	for range s.last - s.first + 1 {
 		id := s.next
-		if s.next++; s.next > s.last {
+		if more > 0 {
+			id = (id + bulkAlign - 1) &^ (bulkAlign - 1)
+		}
+		if s.next = id + more + 1; s.next > s.last {
 			s.next = s.first
 		}
-		if _, used := s.m[id]; used {
+		if id+more > s.last || s.overlap(id, more) {
 			continue
 		}
 		sl, r := m.keep(s.kind, id)
@@ -72,16 +79,46 @@ func (s *set[T]) add(m *Model, o T) *refusal {
 		b := o.base()
 		b.id, b.uid, b.slot = id, *s.by, sl
 		s.m[id] = o
+		if more > 0 {
+			s.bulks[id] = more
+		}
 		return nil
 	}
 	return refuse(stNoRes, "all %d %ss are in use", s.last-s.first+1, s.name)
+}
+
+// bulkAlign is the alignment of a bulk's first id: queries of several counters begin at a multiple of 4.
+const bulkAlign = 4
+
+// overlap reports whether one of the ids from id to id+more is assigned.
+func (s *set[T]) overlap(id, more uint32) bool {
+	for i := id; i <= id+more; i++ {
+		if _, ok := s.find(i); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the object that an id belongs to.
+func (s *set[T]) find(id uint32) (T, bool) {
+	o, ok := s.m[id]
+	for first, more := range s.bulks {
+		if ok {
+			break
+		}
+		if id > first && id-first <= more {
+			o, ok = s.m[first], true
+		}
+	}
+	return o, ok
 }
 
 // used reports whether id was assigned since the ids last began at the first.
 func (s *set[T]) used(id uint32) bool { return id >= s.first && id < s.next }
 
 func (s *set[T]) get(id uint32) (T, *refusal) {
-	o, ok := s.m[id]
+	o, ok := s.find(id)
 	if !ok {
 		return o, refuse(stBadRes, "%s %#x does not exist", s.name, id)
 	}
@@ -99,11 +136,15 @@ func (s *set[T]) remove(m *Model, id uint32) (T, *refusal) {
 	if r != nil {
 		return o, r
 	}
+	if first := o.base().id; first != id {
+		return o, refuse(stBadRes, "%s %#x is one of the bulk that begins at %#x", s.name, id, first)
+	}
 	if n := o.base().held; n > 0 {
 		return o, refuse(stBadResState, "%s %#x is in use by %d objects", s.name, id, n)
 	}
 	m.drop(o.base().slot, s.kind, id)
 	delete(s.m, id)
+	delete(s.bulks, id)
 	return o, nil
 }
 

@@ -151,7 +151,10 @@ func (p *profile) amendments() (a []amendment) {
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0x7c, Hi: 30, Lo: 29}, 3},
 			amendment{capEthernet, parts.Field{Off: 0x00, Hi: 23, Lo: 23}, 1}) // self_lb_en_modifiable
 	}
-	if p.later { // flow_counter, flow_modify_en, identified_miss_table_mode, flow_table_modify
+	if p.later { // flow_counter_bulk_alloc, log_max_flow_counter_bulk
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x60, Hi: 15, Lo: 8}, bulkAlloc},
+			amendment{capGeneral, parts.Field{Off: 0x68, Hi: 23, Lo: 16}, logBulkQuery})
+		// flow_counter, flow_modify_en, identified_miss_table_mode, flow_table_modify
 		a = append(a, amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 29, Lo: 29}, 1},
 			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1},
 			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},

@@ -54,6 +54,7 @@ type flowEntry struct {
 	dest   []destination
 
 	counters []*flowCounter
+	counts   []*traffic // of these counters
 }
 
 type destination struct {
