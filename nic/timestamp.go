@@ -26,6 +26,15 @@ type PTPTimestamper interface {
 	TimestampPort(port uint16) error
 }
 
+// CardClock is a Timestamper whose card's clock can be read, so that the card's timestamps have a place in the host's
+// time.
+type CardClock interface {
+	Timestamper
+
+	// ReadClock returns what the clock of the card's timestamps shows, in ns. It waits for the card, about 2 µs.
+	ReadClock() (int64, error)
+}
+
 // Timestamping reports which timestamps are active.
 type Timestamping struct {
 	RxSoftware bool // by the kernel when the driver passes the frame on

@@ -67,7 +67,7 @@ type Model struct {
 	sysAt   time.Duration
 	stamped *byte // start of the frame in fifo whose time stamp is in RXSTMP
 	count   counters
-	latch   map[reg]uint32 // high halves of octet counters, by the low half that was read
+	latch   map[reg]uint32 // high halves of octet counters and SYSTIM, by the low half that was read
 }
 
 // New returns a port that is not yet powered on.
@@ -248,8 +248,13 @@ func (m *Model) read(r reg) (uint32, error) {
 		if m.negotiates() {
 			v = links2AN
 		}
-	case regSYSTIML, regSYSTIMH:
-		v = uint32(m.systim() >> (8 * (r - regSYSTIML)))
+	case regSYSTIML:
+		// The high half is that of this moment (inferred): it changes every 16 ns on the X540, and Linux reads it
+		// second.
+		now := m.systim()
+		v, m.latch[r] = uint32(now), uint32(now>>32)
+	case regSYSTIMH:
+		v = m.latch[regSYSTIML]
 	case regGORCL, regGOTCL, regTORL, regQBRC, regQBTC:
 		// Reading the low half latches the high one, so that counts between the two reads are not lost. No public
 		// source says whether silicon clears the pair here or at the read of the high half.

@@ -110,6 +110,16 @@ func (s *stamps) time(systim uint64) nic.Timestamp {
 	return nic.Timestamp{Nanoseconds: int64(wraps<<(64-shift) | systim>>shift), Hardware: true}
 }
 
+// ReadClock implements nic.CardClock. Reading SYSTIML latches SYSTIMH: its lower half overflows within 16 ns on the
+// X540, and Linux reads them in this order (ixgbe_ptp_read_82599).
+func (d *Device) ReadClock() (int64, error) {
+	if err := d.card.Gate.Call(); err != nil {
+		return 0, err
+	}
+	systim := uint64(d.read(regSYSTIML)) | uint64(d.read(regSYSTIMH))<<32
+	return d.stamps.time(systim).Nanoseconds, nil
+}
+
 // want returns the bits of a descriptor that request a timestamp of the frame, unless TXSTMP is kept for another one.
 func (d *Device) want() uint32 {
 	s := &d.stamps

@@ -17,6 +17,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
+var _ nic.CardClock = (*ixgbe.Device)(nil)
+
 // stampPort is the port whose datagrams are timestamped.
 const stampPort = 50000
 
@@ -122,6 +124,33 @@ func TestTimestampPort(t *testing.T) {
 	}{{100, stampPort, false}, {100, other, true}, {75, other, false}, {76, other, true}} {
 		at := receives(t, d, far, sized(c.size, c.port, true))
 		check.Equal(t, at[0].Hardware, c.want, fmt.Sprintf("%d bytes to port %d have a timestamp: %%v", c.size, c.port))
+	}
+}
+
+// TestReadClock: the card's clock is that of the timestamps, and never goes back, although its halves are read one
+// after the other.
+func TestReadClock(t *testing.T) {
+	for _, kind := range []ixgbesim.Kind{ixgbesim.SFP, ixgbesim.X540} {
+		d, far := stamped(t, kind)
+		read := func() int64 { return must.Get(d.ReadClock())(t) }
+		for range 20 {
+			before := read()
+			sends(t, d, far, datagram(7, false))
+			_, tx := sentAt(t, d)
+			rx := receives(t, d, far, datagram(stampPort, true))
+			if after := read(); tx.Nanoseconds < before || rx[0].Nanoseconds > after || after == before {
+				t.Fatalf("sent at %d, received at %d, between %d and %d", tx.Nanoseconds, rx[0].Nanoseconds, before,
+					after)
+			}
+		}
+		last := read()
+		for range 20_000 {
+			now := read()
+			if now < last {
+				t.Fatalf("%d ns after %d", now, last)
+			}
+			last = now
+		}
 	}
 }
 
