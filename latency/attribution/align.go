@@ -131,13 +131,14 @@ func (r *Row) slow() slow {
 // rest is what the row took beyond the usual after it was sent.
 func (r *Row) rest() int64 {
 	p := &r.Parts
-	return p.HereSend - r.late() + p.There + p.FarWait + p.Back + p.Network + p.Elsewhere + p.HereSeen + p.Unknown
+	return p.HereSend - r.late() + p.There + p.FarWait + p.Back + p.Network + p.Elsewhere + p.HereNIC + p.HereSeen +
+		p.Unknown
 }
 
 func (r *Row) late() int64 { return min(max(r.Times[1], 0), r.Parts.HereSend) }
 
 // here is the most that this host can have caused of it. Older reports have only what was assigned to it.
-func (r *Row) here() int64 { return r.send() + max(r.Wait, r.Parts.HereSeen) }
+func (r *Row) here() int64 { return r.send() + max(r.NIC+r.Wait, r.Parts.HereNIC+r.Parts.HereSeen) }
 
 func (r *Row) send() int64 { return max(r.Send, r.Parts.HereSend-r.late()) }
 
@@ -179,9 +180,11 @@ func (r *Result) addGaps(all []slow, a *alignment, gaps []Interval, l *Loop) {
 		p := &row.Parts
 		late := row.late()
 		row.Send, row.Wait = send, max(row.Wait, p.HereSeen) // AddResponder may be called again
+		row.NIC = max(row.NIC, p.HereNIC)
 		d := split(rest, here, min(far, rest))
 		ofSend := min(send, d.a)
-		p.HereSend, p.HereSeen = late+ofSend, d.a-ofSend
+		p.HereSend = late + ofSend
+		p.ofSeen(d.a-ofSend, row.Wait)
 		p.FarWait, p.Unknown, p.There, p.Back = d.b, d.either, 0, 0
 		p.Network, p.Elsewhere = d.neither, 0
 		if d.neither <= l.From || l.Missed > 0 {

@@ -55,10 +55,10 @@ type Probe struct {
 	// There and Back are the one-way delays from Sent to T2 and from T3 to Seen, by both clocks, whose difference is at
 	// most ClockError. Without a known bound it is negative, and they do not count.
 	There, Back, ClockError int64
-	// KernelSent and KernelSeen are times by a timestamp of this host's kernel or card, relative to Sent: when the
+	// LeftNIC and Reached are times by a timestamp of this host's kernel or card, relative to Sent: when the
 	// probe left, and when the reply came. 0 if there is none. Each is known to within its error, in ns.
-	KernelSent, KernelSeen           int64
-	KernelSentError, KernelSeenError int64
+	LeftNIC, Reached           int64
+	LeftNICError, ReachedError int64
 }
 
 // RTT is the round trip from the intended send.
@@ -66,22 +66,23 @@ func (p *Probe) RTT() int64 { return p.Seen - p.Intended }
 
 // Parts are the parts of a round trip, or sums of them, in ns.
 type Parts struct {
-	HereSend  int64 `json:"here_send"`  // this host sent it late, or was held up while sending
-	FarWait   int64 `json:"far_wait"`   // it waited for the responder's loop
-	FarAnswer int64 `json:"far_answer"` // the responder's T2 to T3
-	There     int64 `json:"there"`      // between the loops, on the way there, beyond the usual
-	Back      int64 `json:"back"`       // the same on the way back
-	Network   int64 `json:"network"`    // the same if the direction is not known
-	Elsewhere int64 `json:"elsewhere"`  // not this host: the responder's host or the network
-	HereSeen  int64 `json:"here_seen"`  // the reply waited for this host's loop
-	Unknown   int64 `json:"unknown"`    // both hosts could have caused it
-	Path      int64 `json:"path"`       // between the loops, as in the usual round trip
+	HereSend  int64 `json:"here_send"`          // this host sent it late, or was held up while sending
+	FarWait   int64 `json:"far_wait"`           // it waited for the responder's loop
+	FarAnswer int64 `json:"far_answer"`         // the responder's T2 to T3
+	There     int64 `json:"there"`              // between the loops, on the way there, beyond the usual
+	Back      int64 `json:"back"`               // the same on the way back
+	Network   int64 `json:"network"`            // the same if the direction is not known
+	Elsewhere int64 `json:"elsewhere"`          // not this host: the responder's host or the network
+	HereNIC   int64 `json:"here_nic,omitempty"` // the reply was in this host, by a timestamp, before the loop could see it
+	HereSeen  int64 `json:"here_seen"`          // the reply waited for this host's loop
+	Unknown   int64 `json:"unknown"`            // both hosts could have caused it
+	Path      int64 `json:"path"`               // between the loops, as in the usual round trip
 }
 
 // fields are the parts in the order of time.
-func (p *Parts) fields() [10]*int64 {
-	return [...]*int64{&p.HereSend, &p.There, &p.FarWait, &p.FarAnswer, &p.Back, &p.Network, &p.Elsewhere, &p.HereSeen,
-		&p.Unknown, &p.Path}
+func (p *Parts) fields() [11]*int64 {
+	return [...]*int64{&p.HereSend, &p.There, &p.FarWait, &p.FarAnswer, &p.Back, &p.Network, &p.Elsewhere, &p.HereNIC,
+		&p.HereSeen, &p.Unknown, &p.Path}
 }
 
 // Sum returns their sum.
@@ -105,7 +106,7 @@ func (p *Parts) Of(s Side) int64 {
 	case Responder:
 		return p.FarWait + p.FarAnswer
 	case Here:
-		return p.HereSend + p.HereSeen
+		return p.HereSend + p.HereNIC + p.HereSeen
 	case Network:
 		return p.There + p.Back + p.Network
 	case Elsewhere:
@@ -117,10 +118,11 @@ func (p *Parts) Of(s Side) int64 {
 // Usual is a usual round trip, with which slow ones are compared: medians, in ns.
 type Usual struct {
 	RTT       int64 `json:"rtt_ns"`
-	Send      int64 `json:"send_ns"`      // Sent to Left
-	Residence int64 `json:"residence_ns"` // T2 to T3; 0 if unknown
-	Path      int64 `json:"path_ns"`      // the round trip without lateness and residence
-	There     int64 `json:"there_ns"`     // by both clocks; 0 if unknown
+	Send      int64 `json:"send_ns"`          // Sent to Left, or until it left by a timestamp
+	NIC       int64 `json:"nic_ns,omitempty"` // from a timestamp of the reply until it was seen; 0 without timestamps
+	Residence int64 `json:"residence_ns"`     // T2 to T3; 0 if unknown
+	Path      int64 `json:"path_ns"`          // the round trip without lateness and residence
+	There     int64 `json:"there_ns"`         // by both clocks; 0 if unknown
 	Back      int64 `json:"back_ns"`
 }
 
@@ -140,7 +142,13 @@ func Typical(sample []Probe) (u Usual) {
 		return all[len(all)/2]
 	}
 	u.RTT = median((*Probe).RTT)
-	u.Send = median(func(p *Probe) int64 { return p.Left - p.Sent })
+	u.Send = median((*Probe).sending)
+	u.NIC = median(func(p *Probe) int64 {
+		if p.Reached <= 0 {
+			return -1
+		}
+		return p.Seen - p.Sent - p.Reached
+	})
 	u.Residence = median(func(p *Probe) int64 { return p.Residence })
 	u.Path = median(func(p *Probe) int64 { return p.rest() })
 	u.There = median(func(p *Probe) int64 {
@@ -162,14 +170,27 @@ func Typical(sample []Probe) (u Usual) {
 func (p *Probe) rest() int64 { return p.Seen - p.Sent - max(p.Residence, 0) }
 
 // Divide divides a round trip. Its parts add up to p.RTT().
-func Divide(p *Probe, u *Usual) (out Parts) {
+func Divide(p *Probe, u *Usual) Parts {
+	send, card, wait := p.own(u)
+	out := p.divide(u, send, card+wait)
+	out.ofSeen(out.HereSeen, wait)
+	return out
+}
+
+// ofSeen divides what this host held up a reply for. The last of it was the wait for the loop.
+func (p *Parts) ofSeen(all, wait int64) {
+	p.HereSeen = min(all, wait)
+	p.HereNIC = all - p.HereSeen
+}
+
+// divide divides a round trip of which this host can have caused at most send and wait.
+func (p *Probe) divide(u *Usual, send, wait int64) (out Parts) {
 	out.HereSend = p.Sent - p.Intended
 	out.FarAnswer = max(p.Residence, 0)
 	rest := p.rest()
 	out.Path = min(rest, u.Path)
 	excess := rest - out.Path
 	// The most that each could have caused of it.
-	send, wait := p.own(u)
 	send, wait = clamp(send, excess), clamp(wait, excess)
 	if p.FarWait < 0 {
 		out.HereSend += send
@@ -197,15 +218,20 @@ func Divide(p *Probe, u *Usual) (out Parts) {
 	return out
 }
 
-// own returns the most that this host can have held up the probe while sending, and that the reply can have waited for
-// its loop.
-func (p *Probe) own(u *Usual) (send, wait int64) {
-	send, wait = max(p.Left-p.Sent, p.KernelSent)-u.Send, p.Seen-p.Looked // it may have waited in the kernel
-	if p.KernelSeen > 0 {                                                 // the reply was in this host since then
-		wait = p.Seen - p.Sent - p.KernelSeen
+// own returns the most that this host can have held up the probe while sending, that the reply can have been held up
+// between its timestamp and the loop, and that it can have waited for the loop.
+func (p *Probe) own(u *Usual) (send, card, wait int64) {
+	send, wait = max(p.sending()-u.Send, 0), max(p.Seen-p.Looked, 0)
+	if p.Reached > 0 { // the reply was in this host since then; without a timestamp it may have waited in the kernel
+		since := max(p.Seen-p.Sent-p.Reached-u.NIC, 0)
+		wait = min(wait, since)
+		card = since - wait
 	}
-	return max(send, 0), max(wait, 0)
+	return send, card, wait
 }
+
+// sending is how long the probe was on its way from the loop to the network.
+func (p *Probe) sending() int64 { return max(p.Left-p.Sent, p.LeftNIC) }
 
 func clamp(v, most int64) int64 { return min(max(v, 0), most) }
 

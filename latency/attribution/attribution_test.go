@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // ordinary is a round trip of 10 µs: 3 µs to send, answered in 0.4 µs, both loops at work.
@@ -34,8 +36,8 @@ func TestVerdict(t *testing.T) {
 		"sent late":                   {func(p *Probe) { p.Intended -= more }, Here},
 		"held up while sending":       {func(p *Probe) { p.Left += more; p.Looked += more; p.Seen += more }, Here},
 		"own loop stopped":            {func(p *Probe) { p.Seen += more }, Here},
-		"held up after it was sent":   {func(p *Probe) { p.KernelSent = 3000 + more; p.Looked += more; p.Seen += more }, Here},
-		"held up in our kernel":       {func(p *Probe) { p.KernelSeen = 9000; p.Looked += more; p.Seen += more }, Here},
+		"held up after it was sent":   {func(p *Probe) { p.LeftNIC = 3000 + more; p.Looked += more; p.Seen += more }, Here},
+		"held up in our kernel":       {func(p *Probe) { p.Reached = 9000; p.Looked += more; p.Seen += more }, Here},
 		"responder's loop stopped":    {func(p *Probe) { p.FarWait += more + 1000; p.Looked += more; p.Seen += more }, Responder},
 		"responder stopped answering": {func(p *Probe) { p.Residence += more; p.Looked += more; p.Seen += more }, Responder},
 		"the link delayed it":         {func(p *Probe) { p.Looked += more; p.Seen += more }, Network},
@@ -57,6 +59,47 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// With timestamps of the NIC, what was in this host beyond the usual is divided: on the way to where the loop sees it,
+// and waiting for the loop. What the link delayed is not this host's, however long ago the loop looked last.
+func TestDivideByTimestamps(t *testing.T) {
+	const more, usual = 200_000, 1500
+	stamped := func(p Probe) Probe {
+		p.LeftNIC, p.Reached = 4000, p.Seen-p.Sent-usual
+		return p
+	}
+	sample := sampleOf(1000)
+	for i := range sample {
+		sample[i] = stamped(sample[i])
+	}
+	u := Typical(sample)
+	check.Equal(t, u.NIC, usual, "usually %d ns from the NIC to the loop")
+	for what, c := range map[string]struct {
+		change func(*Probe)
+		want   Parts
+	}{
+		"loop stopped":                      {func(p *Probe) { p.Seen += more }, Parts{HereSeen: more}},
+		"interrupt delayed":                 {func(p *Probe) { p.Looked += more; p.Seen += more }, Parts{HereNIC: more}},
+		"both":                              {func(p *Probe) { p.Looked += more; p.Seen += 2 * more }, Parts{HereNIC: more - 100, HereSeen: more + 100}},
+		"link":                              {func(p *Probe) { p.Looked += more; p.Seen += more; p.Reached += more }, Parts{Network: more}},
+		"link, and the loop had not looked": {func(p *Probe) { p.Seen += more; p.Reached += more }, Parts{Network: more}},
+		"left late": {func(p *Probe) { p.Looked += more; p.LeftNIC += more; p.Seen += more; p.Reached += more },
+			Parts{HereSend: more}},
+	} {
+		p := stamped(ordinary())
+		c.change(&p)
+		got := Divide(&p, &u)
+		check.Equal(t, got.Sum(), p.RTT(), what+": the parts add up to %d")
+		got.FarAnswer, got.Path = 0, 0
+		for i, f := range got.fields() {
+			want := *c.want.fields()[i]
+			if d := *f - want; max(d, -d) > 300 { // the sample varies by 100 ns, and the responder's loop by 150
+				t.Errorf("%s: %+v, want %+v", what, got, c.want)
+				break
+			}
+		}
+	}
+}
+
 // Whatever was observed, the parts add up to the round trip to the ns, and none is negative.
 func TestPartsAddUp(t *testing.T) {
 	u := Typical(sampleOf(1000))
@@ -70,7 +113,7 @@ func TestPartsAddUp(t *testing.T) {
 		p.Residence = min(any(), p.Seen-p.Sent)
 		p.FarWait, p.There, p.Back, p.ClockError = any()-1, any()-1000, any()-1000, any()-1
 		if rand.IntN(2) == 0 {
-			p.KernelSent, p.KernelSeen = any(), any()
+			p.LeftNIC, p.Reached = any(), any()
 		}
 		parts := Divide(&p, &u)
 		if parts.Sum() != p.RTT() {

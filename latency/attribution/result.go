@@ -123,9 +123,11 @@ type Row struct {
 	Side   string `json:"side"`             // that caused more than half of it
 	Ahead  int    `json:"ahead,omitempty"`  // test packets ahead of it in the responder's queue
 	Causes []int  `json:"causes,omitempty"` // that it overlaps, as indices into Result.Causes
-	// The most that this host can have held it up while sending, and that the reply can have waited for its loop, in
-	// ns. The parts have what it did, as far as that is known.
+	// The most that this host can have held it up while sending, that the reply can have been held up between its
+	// timestamp and the loop, and that it can have waited for the loop, in ns. The parts have what it did, as far as
+	// that is known.
 	Send int64 `json:"send_most_ns,omitempty"`
+	NIC  int64 `json:"nic_most_ns,omitempty"`
 	Wait int64 `json:"wait_most_ns,omitempty"`
 }
 
@@ -160,7 +162,7 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 		parts := Divide(p, &u)
 		b := parts.Beyond(&u)
 		row := Row{RTT: p.RTT(), Parts: parts, Ahead: p.Ahead}
-		row.Send, row.Wait = p.own(&u)
+		row.Send, row.NIC, row.Wait = p.own(&u)
 		if about.Epoch != 0 {
 			row.At = (about.Epoch + p.Intended) / 1000
 		}
@@ -275,11 +277,11 @@ func (p *Probe) times() (at, off Times) {
 	set := func(i int, t, e int64) { at[i], off[i] = t-p.Intended, e }
 	set(0, p.Intended, 0)
 	set(1, p.Sent, 0)
-	if p.KernelSent > 0 {
-		set(2, p.Sent+p.KernelSent, p.KernelSentError)
+	if p.LeftNIC > 0 {
+		set(2, p.Sent+p.LeftNIC, p.LeftNICError)
 	}
-	if p.KernelSeen > 0 {
-		set(7, p.Sent+p.KernelSeen, p.KernelSeenError)
+	if p.Reached > 0 {
+		set(7, p.Sent+p.Reached, p.ReachedError)
 	}
 	if p.Residence >= 0 {
 		// The far times are between the near ones, whatever the clocks.
@@ -310,7 +312,7 @@ func overlapped(p *Probe, parts, beyond *Parts, causes []Cause) map[Cause]bool {
 			if parts.HereSend > 0 {
 				during = overlap(p.Intended, p.Left)
 			}
-			during += overlap(p.Seen-parts.HereSeen, p.Seen)
+			during += overlap(p.Seen-parts.HereSeen-parts.HereNIC, p.Seen)
 		case c.Side == Responder && p.FarSeen != 0:
 			during = overlap(p.FarSeen-parts.FarWait, p.FarSeen+max(p.Residence, 0))
 		}
@@ -468,23 +470,32 @@ func (r *Result) how(side Side) string {
 		p := r.Rows[i].Parts.Beyond(&r.Usual)
 		sum.add(&p)
 	}
-	a, b, what := sum.HereSend, sum.HereSeen, [2]string{"sent late or held up while sending",
-		"reply waited for the polling thread"}
+	type part struct {
+		took int64
+		what string
+	}
+	parts := []part{{sum.HereSend, "sent late or held up while sending"},
+		{sum.HereNIC, "reply held up between the NIC and the polling thread"},
+		{sum.HereSeen, "reply waited for the polling thread"}}
 	switch side {
 	case Responder:
-		a, b, what = sum.FarWait, sum.FarAnswer, [2]string{"waited for the polling thread", "answering took long"}
+		parts = []part{{sum.FarWait, "waited for the polling thread"}, {sum.FarAnswer, "answering took long"}}
 	case Network:
-		a, b, what = sum.There, sum.Back, [2]string{"on the way there", "on the way back"}
+		parts = []part{{sum.There, "on the way there"}, {sum.Back, "on the way back"}}
 	}
-	if a+b == 0 {
-		return ""
+	all := int64(0)
+	for _, p := range parts {
+		all += p.took
 	}
-	share := func(v int64) string { return latency.FormatShare(float64(v) / float64(a+b)) }
-	switch {
-	case a == 0:
-		return what[1]
-	case b == 0:
-		return what[0]
+	var texts []string
+	for _, p := range parts {
+		switch p.took {
+		case 0:
+		case all:
+			return p.what
+		default:
+			texts = append(texts, p.what+" "+latency.FormatShare(float64(p.took)/float64(all)))
+		}
 	}
-	return fmt.Sprintf("%s %s, %s %s", what[0], share(a), what[1], share(b))
+	return strings.Join(texts, ", ")
 }

@@ -115,6 +115,8 @@ func waySections() []section {
 		{"network", network, func(p *attribution.Parts) int64 { return p.Network }},
 		{"elsewhere", elsewhere, func(p *attribution.Parts) int64 { return p.Elsewhere }},
 		{"unknown", unknown, func(p *attribution.Parts) int64 { return p.Unknown }},
+		{"this host, from the NIC to where its loop sees the reply", here,
+			func(p *attribution.Parts) int64 { return p.HereNIC }},
 		{"this host, before its loop saw the reply", here, func(p *attribution.Parts) int64 { return p.HereSeen }},
 	}
 }
@@ -240,6 +242,18 @@ func timeText(r *attribution.Row, k int) string {
 	return text
 }
 
+// reached is the place of "reached the NIC" among the times of a row, and the last one is "seen".
+const reached = 7
+
+// insideText is how long a reply was in this host before the thread saw it, with its error.
+func insideText(r *attribution.Row) string {
+	last := len(r.Times) - 1
+	if r.Times[reached] == attribution.NotKnown || r.Times[last] == attribution.NotKnown {
+		return "unknown"
+	}
+	return Duration(float64(r.Times[last]-r.Times[reached])) + " ±\u00a0" + Duration(float64(r.Errors[reached]))
+}
+
 // attributed is the tables about the attribution.
 type attributed struct {
 	Columns []string // the slowest, by number
@@ -256,9 +270,14 @@ func attributedOf(r *report.Report) *attributed {
 		return nil
 	}
 	out := &attributed{}
+	inside := Row{Name: "this host: NIC to seen"}
 	unknown, whose := Row{Name: "unknown part"}, Row{Name: "more than half by"}
+	stamped := len(a.Points) > reached && a.Points[reached].Clock != ""
 	for i, row := range all {
 		out.Columns = append(out.Columns, fmt.Sprint(i+1))
+		if stamped {
+			inside.Values = append(inside.Values, insideText(row))
+		}
 		unknown.Values = append(unknown.Values, Duration(float64(row.Parts.Unknown)))
 		whose.Values = append(whose.Values, row.Side)
 	}
@@ -269,6 +288,9 @@ func attributedOf(r *report.Report) *attributed {
 		}
 		out.Rows = append(out.Rows, times)
 		out.Known = append(out.Known, Row{p.Name, []string{cmp.Or(p.Clock, "unknown")}})
+	}
+	if stamped {
+		out.Rows = append(out.Rows, inside)
 	}
 	out.Rows = append(out.Rows, unknown, whose)
 	how := cmp.Or(a.How, "not watched")
@@ -281,7 +303,11 @@ func attributedOf(r *report.Report) *attributed {
 	if a.Aligned != "" {
 		out.Known = append(out.Known, Row{"the hosts' clocks", []string{a.Aligned}})
 	}
-	no := "does not apply"
+	const no = "does not apply"
+	nicUnknown := "applies"
+	if stamped {
+		nicUnknown = "only to the responder's host"
+	}
 	rights := no
 	if a.Source() != attribution.Tracepoints {
 		rights = how
@@ -294,7 +320,7 @@ func attributedOf(r *report.Report) *attributed {
 		{"the responder is not Rebound, or does not report when its loop ran", []string{farUnknown, "The responder's host and the network are one part: elsewhere."}},
 		{"no rights for the kernel's tracepoints on this host", []string{rights, "Causes have no names and no exact times. Counters are a weak hint."}},
 		{"clocks are not synchronised", []string{cmp.Or(a.Direction, no), "The network's part has no direction. If the loops of both hosts were interrupted, the part is unknown."}},
-		{"no timestamps of kernel or NIC", []string{"applies", "Time in a host's kernel before the polling thread can see a frame, such as an interrupt flood, counts as network."}},
+		{"no timestamps of kernel or NIC", []string{nicUnknown, "Time in a host's kernel before the polling thread can see a frame, such as an interrupt flood, counts as network."}},
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/bench/measure"
@@ -19,6 +20,9 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // hog starts a process with that name on a CPU, where it takes its share from other threads.
@@ -125,6 +129,53 @@ func TestExplainHasKernelTimes(t *testing.T) {
 		check.Equal(t, a.Points[2].Clock, clock, "left by %q")
 		check.Equal(t, a.Points[7].Clock, clock, "reached by %q")
 	}
+}
+
+// With -timestamps and a driver of our own, rows have the times of the card's own clock, here a model's, with their
+// error bounds. They still add up, and the page has the time from the NIC to the thread by itself.
+func TestExplainHasCardTimes(t *testing.T) {
+	n := newNetwork(t)
+	n.udpEcho(7, 0)
+	const target, source = "10.97.0.2", "10.97.0.1"
+	port, _, device := simtest.Serve(t, ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2, 0x52, 0x62, 0, 0, 9}}))
+	var tap *sim.Tap
+	must.OK(t, n.far.Do(func() (err error) { tap, err = sim.OpenTap("card0", 1500); return err }))
+	t.Cleanup(func() { port.Connect(nil); tap.Close() })
+	n.link(n.far, "card0", func(l netlink.Link) error { return address(l, target+"/24") })
+	port.Connect(tap)
+	dir := filepath.Join(t.TempDir(), "r")
+	r := n.bench(quick("-out", dir, "-driver", "ixgbe", "-iface", device, "-source", source, "-gateway", target,
+		"-target", target, "-proto", "udp", "-timestamps", "-closed", "-count", "1000")...)
+	rep := read(t, dir, r)
+	a := rep.Attribution
+	if a == nil {
+		t.Fatalf("nothing is attributed\n%s", r.out)
+	}
+	left, reached := 0, 0
+	for i := range a.Rows {
+		row := &a.Rows[i]
+		check.Equal(t, row.Parts.Sum(), row.RTT, "the parts add up to %d")
+		at, off := row.Times, row.Errors
+		if at[2] != attribution.NotKnown {
+			left++
+			if at[2] < at[1] || at[2] > at[8] || off[2] < 1 {
+				t.Errorf("left at %d±%d: %v", at[2], off[2], at)
+			}
+		}
+		if at[7] != attribution.NotKnown {
+			reached++
+			if at[7] < max(at[1], at[2]) || at[7] > at[8] || off[7] < 1 {
+				t.Errorf("came at %d±%d: %v", at[7], off[7], at)
+			}
+		}
+	}
+	t.Logf("%d rows, %d left, %d reached; usual %+v; %v", len(a.Rows), left, reached, a.Usual, a.Rows[0])
+	if len(a.Rows) == 0 || 10*left < 9*len(a.Rows) || 10*reached < 9*len(a.Rows) {
+		t.Errorf("%d and %d of %d rows have the card's times", left, reached, len(a.Rows))
+	}
+	check.Equal(t, a.Points[2].Clock, "this host's card", "left by %q")
+	check.Equal(t, a.Points[7].Clock, "this host's card", "reached by %q")
+	check.Contains(t, string(must.Get(os.ReadFile(filepath.Join(dir, report.HTMLFile)))(t)), "this host: NIC to seen")
 }
 
 // Pulses of SIGSTOP to the responder are its host's, for ICMP and UDP too, when its own report is added. The link and

@@ -12,6 +12,7 @@ import (
 // count. Streams that share the port share it.
 type Stamper struct {
 	from  nic.Timestamper
+	card  nic.CardClock // nil if the card's clock cannot be read
 	sends uint32
 	both  [2]bool // whether the kernel, and the card, stamp replies and sent frames
 }
@@ -20,8 +21,10 @@ type Stamper struct {
 // EnableTimestamps.
 func NewStamper(from nic.Timestamper, active nic.Timestamping) *Stamper {
 	one := active.RxPTP // such a card timestamps one frame at a time, so that probes of stamped replies may have none
-	return &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware &&
+	s := &Stamper{from: from, both: [2]bool{active.RxSoftware && active.TxSoftware, active.RxHardware &&
 		active.TxHardware && !one}}
+	s.card, _ = from.(nic.CardClock)
+	return s
 }
 
 // Other counts a frame that is sent outside of all streams.
@@ -38,8 +41,11 @@ type stamps struct {
 	ring             []stamped // by sequence number; the length is the window
 	sent             []sent    // by send count; the length is the window
 	mask             uint32
-	slow             *slowest // gets timestamps that arrive after the reply
+	clock            *latency.Clock
+	slow             *slowest // these two get timestamps that arrive after the reply
+	sample           *sample
 	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's timestamp arrived
+	reading          NIC      // the latest reading of the card's clock
 }
 
 type stamped struct {
@@ -48,6 +54,7 @@ type stamped struct {
 	tx, rx [2]int64 // by the kernel, by the card; ns, 0 if unknown
 	paired [2]bool
 	kept   bool // among the slowest
+	place  int  // in the random sample, from 1; 0 if it is not there
 }
 
 type sent struct {
@@ -56,8 +63,9 @@ type sent struct {
 }
 
 func newStamps(s *Stamper, rec *latency.Recorder, size int) *stamps {
-	return &stamps{Stamper: s, kernel: rec.Track(latency.KernelSeries), hardware: rec.Track(latency.HardwareSeries),
-		ring: make([]stamped, size), sent: make([]sent, size), mask: uint32(size - 1)}
+	return &stamps{Stamper: s, clock: rec.Clock(), kernel: rec.Track(latency.KernelSeries),
+		hardware: rec.Track(latency.HardwareSeries),
+		ring:     make([]stamped, size), sent: make([]sent, size), mask: uint32(size - 1)}
 }
 
 // send records that the next frame sent is the measured probe seq.
@@ -103,8 +111,11 @@ func (s *stamps) collect() {
 		}
 		if e := &s.ring[from.seq&s.mask]; e.seq == from.seq {
 			e.tx[clock(t)] = t.Nanoseconds
-			if e.kept && !t.Hardware {
-				s.slow.sent(e.seq, t.Nanoseconds)
+			if e.kept {
+				s.slow.sent(e.seq, &t)
+			}
+			if e.place > 0 {
+				s.sample.kept[e.place-1].NIC.sent(e.seq, &t)
 			}
 			s.pair(e)
 		}
@@ -126,23 +137,63 @@ func (s *stamps) pair(e *stamped) {
 	}
 }
 
-// keep returns the kernel's timestamps of the probe seq, whose reply was just received and is kept among the slowest.
-// The card's clock has no known relation to ticks.
-func (s *stamps) keep(seq uint32) (k Kernel) {
+// keep returns the timestamps of the probe seq, whose reply was just received and is kept: the card's if its clock can
+// be read, otherwise the kernel's. place is its place in the random sample, from 1, or 0 if it is one of the slowest.
+func (s *stamps) keep(seq uint32, place int) (n NIC) {
 	e := &s.ring[seq&s.mask]
-	if e.seq != seq || e.rx[0] == 0 {
-		return k
+	if e.seq != seq {
+		return n
 	}
-	e.kept = true
-	k = Kernel{Sent: e.tx[0], Seen: e.rx[0], seq: seq}
+	switch {
+	case e.rx[1] != 0 && s.card != nil:
+		if n = s.readCard(); n.Tick == 0 {
+			return n
+		}
+		n.Sent, n.Seen = e.tx[1], e.rx[1]
+	case e.rx[0] != 0:
+		n = readKernel()
+		n.Sent, n.Seen = e.tx[0], e.rx[0]
+	default:
+		return n
+	}
+	if n.seq = seq; place > 0 {
+		e.place = place
+	} else {
+		e.kept = true
+	}
+	return n
+}
+
+// readKernel compares CLOCK_REALTIME with ticks.
+func readKernel() (n NIC) {
 	for range 3 { // the thread may be descheduled in between
 		from := polling.TSC()
-		wall := time.Now().UnixNano()
-		if within := polling.TSC() - from; k.Tick == 0 || within < k.Within {
-			k.Wall, k.Tick, k.Within = wall, from, within
+		shows := time.Now().UnixNano()
+		if within := polling.TSC() - from; n.Tick == 0 || within < n.Within {
+			n.Clock, n.Tick, n.Within = shows, from, within
 		}
 	}
-	return k
+	return n
+}
+
+// readEvery is how old a reading of the card's clock may be, which takes microseconds.
+const readEvery = 200 * time.Microsecond
+
+// readCard compares the card's clock with ticks. The result is zero if it cannot be read.
+func (s *stamps) readCard() NIC {
+	if s.reading.Tick != 0 && polling.TSC()-s.reading.Tick < s.clock.Ticks(readEvery) {
+		return s.reading
+	}
+	s.reading = NIC{}
+	for range 2 { // the thread may be descheduled in between
+		from := polling.TSC()
+		shows, err := s.card.ReadClock()
+		within := polling.TSC() - from
+		if err == nil && (s.reading.Tick == 0 || within < s.reading.Within) {
+			s.reading = NIC{Clock: shows, Tick: from, Within: within, Card: true}
+		}
+	}
+	return s.reading
 }
 
 // behind reports whether timestamps of sent frames are still missing.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -82,8 +83,8 @@ func TestSlowestHaveTimestamps(t *testing.T) {
 	after := time.Now().UnixNano()
 	seen := map[int64]bool{}
 	for _, k := range s.Slowest() {
-		seen[k.Kernel.Sent] = true
-		if c := k.Kernel; c.Seen != 5000 || c.Wall < before || c.Wall > after || int64(c.Tick-k.Seen) < 0 {
+		seen[k.NIC.Sent] = true
+		if c := k.NIC; c.Seen != 5000 || c.Clock < before || c.Clock > after || int64(c.Tick-k.Seen) < 0 {
 			t.Errorf("%+v", k)
 		}
 	}
@@ -96,7 +97,68 @@ func TestSlowestHaveTimestamps(t *testing.T) {
 	s, _ = stream(t, f, 0, time.Second, func(o *Options) { o.Stamps = NewStamper(f, nic.Timestamping{}) })
 	must.OK(t, s.Run(Limit{Count: 3}, new(atomic.Bool)))
 	for _, k := range s.Slowest() {
-		check.Equal(t, k.Kernel, Kernel{}, "by the card: %+v")
+		check.Equal(t, k.NIC, NIC{}, "by the card: %+v")
+	}
+}
+
+// clocked is a card whose clock can be read: ns of ticks, and an hour ahead.
+type clocked struct {
+	*fake
+	reads int
+	fails error
+}
+
+const cardAhead = 3600e9
+
+func (c *clocked) ReadClock() (int64, error) {
+	c.reads++
+	return testClock.Nanoseconds(polling.TSC()) + cardAhead, c.fails
+}
+
+// If the card's clock can be read, the slowest round trips and the random sample have the card's timestamps, and a
+// reading of its clock, which is not repeated for each of them.
+func TestSlowestHaveCardTimestamps(t *testing.T) {
+	f := &clocked{fake: &fake{stamp: nic.Timestamp{Nanoseconds: 5000, Hardware: true}}}
+	f.onSend = func(n int, b []byte) {
+		due := uint64(0)
+		if n%2 == 1 {
+			due = polling.TSC() + testClock.Ticks(time.Millisecond)
+		}
+		f.tx = append(f.tx, txStamp{uint32(n), nic.Timestamp{Nanoseconds: 1, Hardware: false}, 0},
+			txStamp{uint32(n), nic.Timestamp{Nanoseconds: 2000 + int64(n), Hardware: true}, due})
+		f.reply(b, 0)
+	}
+	const probes = 400
+	run := func() *Stream {
+		s, _ := stream(t, f, 0, time.Second, func(o *Options) {
+			o.Sample = probes / 4
+			o.Stamps = NewStamper(f, nic.Timestamping{RxHardware: true, TxHardware: true})
+		})
+		must.OK(t, s.Run(Limit{Count: probes}, new(atomic.Bool)))
+		return s
+	}
+	s := run()
+	for what, all := range map[string][]Slow{"slowest": s.Slowest(), "sample": s.Sample()} {
+		sent := map[int64]bool{}
+		for _, k := range all {
+			c := k.NIC
+			sent[c.Sent] = true
+			low, high := testClock.Nanoseconds(c.Tick)+cardAhead, testClock.Nanoseconds(c.Tick+c.Within)+cardAhead
+			if !c.Card || c.Seen != 5000 || c.Sent < 2000 || c.Clock < low || c.Clock > high {
+				t.Fatalf("%s: %+v, read between %d and %d", what, c, low, high)
+			}
+		}
+		if len(sent) != len(all) {
+			t.Errorf("%s: %d times of sending for %d probes", what, len(sent), len(all))
+		}
+	}
+	check.Equal(t, len(s.Sample()), probes/4, "%d in the sample")
+	if f.reads == 0 || f.reads >= 2*probes {
+		t.Errorf("%d readings for %d probes", f.reads, probes)
+	}
+	f.sent, f.fails = 0, errors.New("gone")
+	for _, k := range run().Slowest() {
+		check.Equal(t, k.NIC, NIC{}, "its clock cannot be read: %+v")
 	}
 }
 

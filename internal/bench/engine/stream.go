@@ -155,7 +155,7 @@ func New(o Options) (*Stream, error) {
 	}
 	if o.Stamps != nil {
 		s.stamps = newStamps(o.Stamps, s.rec, len(s.window.slots))
-		s.stamps.slow = &s.slow
+		s.stamps.slow, s.stamps.sample = &s.slow, &s.sample
 	}
 	s.ipdv = s.rec.Track(ipdvSeries)
 	s.sample = sample{kept: make([]Slow, 0, o.Sample), dice: rand.Uint64() | 1}
@@ -596,11 +596,16 @@ func (s *Stream) receive(b []byte, at uint64) error {
 		if counted {
 			k := Slow{Intended: slot.intended, Sent: slot.sent, Seen: at, Left: slot.left, Looked: s.looked, Far: far}
 			if s.stamps != nil && s.slow.takes(k.RTT()) {
-				k.Kernel = s.stamps.keep(s.reply.Seq)
+				k.NIC = s.stamps.keep(s.reply.Seq, 0)
 			}
 			s.slow.add(&k)
 			if cap(s.sample.kept) > 0 {
-				s.sample.add(&k)
+				if at := s.sample.place(); at > 0 {
+					if s.stamps != nil {
+						k.NIC = s.stamps.keep(s.reply.Seq, at)
+					}
+					s.sample.kept[at-1] = k
+				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/rebound-nic/rebound/latency/outcome"
+	"github.com/rebound-nic/rebound/nic"
 )
 
 // window remembers the latest probes of a stream and classifies replies. Every operation takes constant time and
@@ -276,17 +277,25 @@ type Slow struct {
 	Left   uint64 // after the port took it
 	Looked uint64 // the last poll of the receive ring before Seen that found nothing
 	Far    Far
-	Kernel Kernel
+	NIC    NIC
 }
 
-// Kernel has the kernel's timestamps of a probe, in ns of CLOCK_REALTIME, and how that clock is related to ticks. It is
-// zero without them.
-type Kernel struct {
-	Sent, Seen   int64  // when it gave the probe to the driver, and took the reply from it; 0 if unknown
-	Wall         int64  // what the clock showed
+// NIC has the card's timestamps of a probe, or the kernel's next to the card, and how their clock is related to ticks.
+// It is zero without them. Times are in ns.
+type NIC struct {
+	Sent, Seen   int64  // when the probe left, and when the reply came; 0 if unknown
+	Clock        int64  // what the clock showed
 	Tick, Within uint64 // between Tick and Tick + Within
+	Card         bool   // by the card's clock; otherwise by CLOCK_REALTIME
 
 	seq uint32
+}
+
+// sent sets when the probe seq left, if n is of it and has timestamps of the same clock.
+func (n *NIC) sent(seq uint32, t *nic.Timestamp) {
+	if n.Tick != 0 && n.seq == seq && n.Card == t.Hardware {
+		n.Sent = t.Nanoseconds
+	}
 }
 
 // Far is what a STAMP reflector reported of a probe. Durations are in ns; negative is unknown.
@@ -327,11 +336,9 @@ func (s *slowest) recordGap(from, to uint64) {
 func (s *slowest) takes(rtt uint64) bool { return s.n < len(s.kept) || rtt > s.kept[0].RTT() }
 
 // sent sets when the probe seq left, if its round trip is kept.
-func (s *slowest) sent(seq uint32, ns int64) {
+func (s *slowest) sent(seq uint32, t *nic.Timestamp) {
 	for i := range s.kept[:s.n] {
-		if k := &s.kept[i].Kernel; k.Tick != 0 && k.seq == seq {
-			k.Sent = ns
-		}
+		s.kept[i].NIC.sent(seq, t)
 	}
 }
 
@@ -394,20 +401,21 @@ type sample struct {
 	dice uint64
 }
 
-// add keeps k with the same probability as every other element seen (reservoir sampling, with a xorshift generator).
-// It does not allocate.
-func (s *sample) add(k *Slow) {
+// place returns where the next round trip is to be kept, from 1, or 0 if it is not: with the same probability as every
+// other one seen (reservoir sampling, with a xorshift generator). It does not allocate.
+func (s *sample) place() int {
 	s.seen++
 	if len(s.kept) < cap(s.kept) {
-		s.kept = append(s.kept, *k)
-		return
+		s.kept = s.kept[:len(s.kept)+1]
+		return len(s.kept)
 	}
 	s.dice ^= s.dice << 13
 	s.dice ^= s.dice >> 7
 	s.dice ^= s.dice << 17
 	if i, _ := bits.Mul64(s.dice, s.seen); i < uint64(len(s.kept)) {
-		s.kept[i] = *k
+		return int(i) + 1
 	}
+	return 0
 }
 
 // Sample returns a random sample of the measured round trips, of at most Options.Sample.

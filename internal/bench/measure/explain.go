@@ -119,41 +119,53 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 				ClockError: errorNS}
 			at := func(tick uint64) int64 { return p.Intended + clock.Between(k.Intended, tick) }
 			p.Seen, p.Sent, p.Left, p.Looked = at(k.Seen), at(k.Sent), at(cmp.Or(k.Left, k.Sent)), at(k.Looked)
-			addKernel(&p, k, clock)
+			addNIC(&p, k, clock)
+			if k.NIC.Card {
+				about.Stamps = "card"
+			}
 			out = append(out, p)
 		}
 		return out
 	}
 	slowest := s.stream.Slowest()
-	r := attribution.Explain(convert(slowest), convert(s.stream.Sample()), about, noise.causes(slowest, clock))
+	slow, sample := convert(slowest), convert(s.stream.Sample())
+	r := attribution.Explain(slow, sample, about, noise.causes(slowest, clock))
 	if r != nil {
 		r.Timeline = noise.timeline(rep, clock)
 	}
 	return r
 }
 
-// maxSlew is by how much CLOCK_REALTIME may run faster or slower than it should while it is corrected (adjtimex(2)).
-const maxSlew = 500e-6
+// How fast a clock of timestamps may run compared with the cycle counter: CLOCK_REALTIME while it is corrected
+// (adjtimex(2)), and a card's, whose oscillator is within 100 ppm (IEEE 802.3), as the counter's is assumed to be.
+const (
+	kernelSlew = 500e-6
+	cardSlew   = 200e-6
+)
 
-// addKernel sets the kernel's times of a round trip, relative to when it was sent. Without any, or if the clock was set
-// meanwhile, they remain unknown.
-func addKernel(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
-	s := &k.Kernel
+// addNIC sets the times of a round trip by the kernel's or the card's timestamps, relative to when it was sent. Without
+// any, or if their clock was set meanwhile, they remain unknown.
+func addNIC(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
+	s := &k.NIC
 	if s.Tick == 0 {
 		return
 	}
+	slew := kernelSlew
+	if s.Card {
+		slew = cardSlew
+	}
 	rtt, near := p.Seen-p.Sent, clock.Between(k.Sent, s.Tick+s.Within/2)
-	at := func(wall int64) (t, off int64, ok bool) {
-		t = near + wall - s.Wall
-		off = clock.Nanoseconds(s.Within/2+1) + int64(maxSlew*math.Abs(float64(wall-s.Wall))) + 1
-		ok = wall != 0 && t >= -off && t <= rtt+off
+	at := func(stamp int64) (t, off int64, ok bool) {
+		t = near + stamp - s.Clock
+		off = clock.Nanoseconds(s.Within/2+1) + int64(slew*math.Abs(float64(stamp-s.Clock))) + 1
+		ok = stamp != 0 && t >= -off && t <= rtt+off
 		return min(max(t, 1), rtt), off, ok
 	}
 	if t, off, ok := at(s.Seen); ok {
-		p.KernelSeen, p.KernelSeenError = t, off
+		p.Reached, p.ReachedError = t, off
 	}
-	if t, off, ok := at(s.Sent); ok && (p.KernelSeen == 0 || t <= p.KernelSeen) {
-		p.KernelSent, p.KernelSentError = t, off
+	if t, off, ok := at(s.Sent); ok && (p.Reached == 0 || t <= p.Reached) {
+		p.LeftNIC, p.LeftNICError = t, off
 	}
 }
 

@@ -49,26 +49,34 @@ func TestKernelTimes(t *testing.T) {
 		sent, seen         int64 // us after the send, by the kernel; negative for none
 		set                time.Duration
 		wantSent, wantSeen bool
+		card               bool
 	}{
-		"both":               {5, 90, 0, true, true},
-		"no time of sending": {-1, 90, 0, false, true},
-		"set forward":        {5, 90, time.Second, false, false},
-		"set back":           {5, 90, -time.Second, false, false},
-		"reversed":           {95, 90, 0, false, true},
+		"both":               {5, 90, 0, true, true, false},
+		"by the card":        {5, 90, 0, true, true, true},
+		"no time of sending": {-1, 90, 0, false, true, false},
+		"set forward":        {5, 90, time.Second, false, false, false},
+		"set back":           {5, 90, -time.Second, false, false, false},
+		"the card was reset": {5, 90, -time.Second, false, false, true},
+		"reversed":           {95, 90, 0, false, true, false},
 	} {
-		k := engine.Slow{Sent: at(0), Seen: at(100), Kernel: engine.Kernel{Tick: at(120), Within: at(122) - at(120),
-			Wall: wall + 121_000 + int64(c.set), Seen: wall + c.seen*1000}}
+		k := engine.Slow{Sent: at(0), Seen: at(100), NIC: engine.NIC{Tick: at(120), Within: at(122) - at(120),
+			Card: c.card, Clock: wall + 121_000 + int64(c.set), Seen: wall + c.seen*1000}}
 		if c.sent >= 0 {
-			k.Kernel.Sent = wall + c.sent*1000
+			k.NIC.Sent = wall + c.sent*1000
 		}
 		p := attribution.Probe{Seen: 100_000}
-		addKernel(&p, &k, clock)
+		addNIC(&p, &k, clock)
 		for _, v := range []struct {
 			known          bool
 			want, got, off int64
-		}{{c.wantSent, c.sent * 1000, p.KernelSent, p.KernelSentError},
-			{c.wantSeen, c.seen * 1000, p.KernelSeen, p.KernelSeenError}} {
-			if d := v.got - v.want; v.known && (max(d, -d) > v.off || v.off < 1000 || v.off > 1100) || !v.known &&
+		}{{c.wantSent, c.sent * 1000, p.LeftNIC, p.LeftNICError},
+			{c.wantSeen, c.seen * 1000, p.Reached, p.ReachedError}} {
+			// A card's clock differs from the counter by less than CLOCK_REALTIME while that is corrected.
+			most := int64(1100)
+			if c.card {
+				most = 1030
+			}
+			if d := v.got - v.want; v.known && (max(d, -d) > v.off || v.off < 1000 || v.off > most) || !v.known &&
 				v.got != 0 {
 				t.Errorf("%s: %d±%d, want %d", what, v.got, v.off, v.want)
 			}
