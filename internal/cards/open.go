@@ -267,14 +267,17 @@ func (c *Config) openFunction() (nic.Answerer, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &messenger{Messenger: m, modelled: modelled{fn: fn}}, nil
+		return &messenger{Messenger: m, modelled: modelled{fn, c.behindSocket()}}, nil
 	}
 	dev, err := d.function(fn, c)
 	if err != nil {
 		return nil, err
 	}
-	return &card{Device: dev, modelled: modelled{fn: fn}}, nil
+	return &card{Device: dev, modelled: modelled{fn, c.behindSocket()}}, nil
 }
+
+// behindSocket reports whether the device is a model in another process.
+func (c *Config) behindSocket() bool { return strings.HasPrefix(c.Device, simulated) }
 
 func (c *Config) openPCI() (pci.Function, error) {
 	if path, ok := strings.CutPrefix(c.Device, simulated); ok {
@@ -306,7 +309,19 @@ func Timestamper(port nic.Port) nic.Timestamper {
 	return t
 }
 
-type modelled struct{ fn pci.Function }
+type modelled struct {
+	fn     pci.Function
+	blocks bool
+}
+
+// Blocks reports whether access to the registers of an open port waits for a message from a device model. A loop that
+// reads registers is not pinned then (polling.Pin).
+func Blocks(port nic.Port) bool {
+	c, ok := port.(interface{ waits() bool })
+	return ok && c.waits()
+}
+
+func (c *modelled) waits() bool { return c.blocks }
 
 // Transactions returns the PCIe transactions that a device model has counted since it was made, by kind; nil for any
 // other port.

@@ -48,6 +48,8 @@ type Options struct {
 
 	// Stamps is set if the kernel's and the card's timestamps are recorded as well. It belongs to Port.
 	Stamps *Stamper
+	// Unpinned is set if Port or Stamps may block, so that the goroutine is not pinned during a Run (polling.Pin).
+	Unpinned bool
 
 	// StopAtZero ends a STAMP stream whose reflector zeroes its session identifier (RFC 8972 §3), with errZeroSSID.
 	StopAtZero bool
@@ -98,6 +100,7 @@ type Stream struct {
 	heard    uint64 // when the latest reply came, or the first probe left
 	asking   bool   // lost was called since then
 	window   *window
+	unpinned bool
 	buf      []byte
 	reply    probe.Reply
 	ipdv     *latency.Track
@@ -135,7 +138,7 @@ const (
 // New returns a Stream with all its memory allocated.
 func New(o Options) (*Stream, error) {
 	s := &Stream{port: o.Port, codec: o.Codec, rec: o.Recorder, clock: o.Recorder.Clock(), answer: o.Answer,
-		lost: o.Unanswered, buf: make([]byte, bufSize)}
+		lost: o.Unanswered, unpinned: o.Unpinned, buf: make([]byte, bufSize)}
 	s.origin, _ = o.Port.(Origin)
 	size := 1 << 12
 	if o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0) {
@@ -203,8 +206,10 @@ func (b *backlog) grows(now, late uint64) bool {
 // from the port; earlier measurements are kept. The caller has locked the thread, pinned it to a core, and switched the
 // garbage collector off.
 func (s *Stream) Run(l Limit, stop *atomic.Bool) error {
-	polling.Pin()
-	defer polling.Unpin()
+	if !s.unpinned {
+		polling.Pin()
+		defer polling.Unpin()
+	}
 	s.measured = false
 	s.lastPass = polling.TSC()
 	if err := s.discard(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/observe"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
+	"github.com/rebound-nic/rebound/internal/cards"
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -87,7 +88,7 @@ func (s *Series) Prepare(clock *latency.Clock, o Recording, rate float64) error 
 		return err
 	}
 	eo := engine.Options{Port: s.wire, Codec: codec, Recorder: s.rec, Rate: rate, Arrivals: s.Arrivals,
-		Timeout: s.Timeout, Stamps: s.port.stamper,
+		Timeout: s.Timeout, Stamps: s.port.stamper, Unpinned: s.port.stamper != nil && cards.Blocks(s.port.device),
 		StopAtZero: s.STAMP.StopAtZero}
 	if s.Explain {
 		eo.Sample = sampleSize
