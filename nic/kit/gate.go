@@ -11,7 +11,8 @@ import (
 // Gate synchronises a device's polling loops with its watchdog, which restarts the device while the loops are parked.
 // The loops are pinned (polling.Pin) and must not block, or the runtime ends the process ("schedule: holding locks"):
 // they check Closed once per pass, and park by spinning. Loops that are not pinned, as in tests, sleep while they are
-// parked. The zero Gate is open. nic/memory-order.md (parking the loops) explains why each side sees what the other wrote.
+// parked. The zero Gate is open. nic/memory-order.md (parking the loops) explains why each side sees what the other
+// wrote.
 type Gate struct {
 	closed         atomic.Bool
 	active, parked atomic.Int32

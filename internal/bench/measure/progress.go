@@ -232,7 +232,8 @@ type second struct {
 func newLive(all []*Series, now time.Time) *live {
 	l := &live{now: now, lines: -1}
 	for _, s := range all {
-		l.of = append(l.of, &lively{name: sanitize.Text(s.Label()), follower: s.rec.Follow(), progress: &s.stream.Progress})
+		l.of = append(l.of,
+			&lively{name: sanitize.Text(s.Label()), follower: s.rec.Follow(), progress: &s.stream.Progress})
 	}
 	return l
 }
