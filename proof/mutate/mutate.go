@@ -62,6 +62,14 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 		}
 		return string(s)
 	}
+	// the line with the change, because a number alone may be there often
+	within := func(n ast.Node, with string) string {
+		from := bytes.LastIndexByte(source[:at(n.Pos())], '\n') + 1
+		rest, _, _ := bytes.Cut(source[at(n.End()):], []byte("\n"))
+		was := source[from : at(n.End())+len(rest)]
+		is := slices.Concat(source[from:at(n.Pos())], []byte(with), rest)
+		return fmt.Sprintf("%s becomes %s", bytes.TrimSpace(was), bytes.TrimSpace(is))
+	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
@@ -75,11 +83,11 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 		case *ast.BasicLit:
 			if v, err := strconv.ParseUint(n.Value, 0, 63); n.Kind == token.INT && err == nil {
 				with := fmt.Sprint(v + 1)
-				add(n.Pos(), n.End(), with, text(n)+" becomes "+with)
+				add(n.Pos(), n.End(), with, within(n, with))
 			}
 		case *ast.Ident:
 			if with := map[string]string{"true": "false", "false": "true"}[n.Name]; with != "" {
-				add(n.Pos(), n.End(), with, n.Name+" becomes "+with)
+				add(n.Pos(), n.End(), with, within(n, with))
 			}
 		case *ast.IfStmt:
 			add(n.Cond.Pos(), n.Cond.End(), "!("+string(source[at(n.Cond.Pos()):at(n.Cond.End())])+")",

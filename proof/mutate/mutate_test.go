@@ -64,11 +64,12 @@ func TestTry(t *testing.T) {
 	weak := must.Get(baseline(t.TempDir(), "example.com/m", []way{{short: true}}, 5*time.Second))(t)
 	for _, m := range all {
 		want := map[string]result{
-			"if n > 10 is negated": killed,
-			"10 becomes 11":        map[int]result{4: survived, 5: killed}[m.line],
-			"n > 10: > becomes >=": survived,
-			"1 becomes 2":          unreached,
-			"broken":               invalid,
+			"if n > 10 is negated":            killed,
+			"if n > 10 { becomes if n > 11 {": survived,
+			"return 10 becomes return 11":     killed,
+			"n > 10: > becomes >=":            survived,
+			"func unused() int { return 1 } becomes func unused() int { return 2 }": unreached,
+			"broken": invalid,
 		}[m.what]
 		if got, err := weak.try(t.TempDir(), m); got != want || err != nil {
 			t.Errorf("%v: %s, %v; want %s", m, got, err, want)
