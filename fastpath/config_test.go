@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/random"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -62,6 +64,31 @@ func TestNewRefuses(t *testing.T) {
 		r, err := New(c)
 		if r != nil || !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// Of any addresses, as many as there may be, none takes the place of another, and the lowest of a hash's values are
+// found too.
+func TestAddressesOfAnyBits(t *testing.T) {
+	rnd := random.New(t)
+	for range 100 {
+		c := Config{MAC: ourMAC}
+		var own6 []ip6
+		for range MaxAddresses {
+			own6 = append(own6, ip6{0x20 | rnd.Uint64()<<8, rnd.Uint64N(1 << (1 + rnd.IntN(63)))})
+		}
+		for _, a := range own6 {
+			b := le.AppendUint64(le.AppendUint64(nil, a.hi), a.lo)
+			addr, _ := netip.AddrFromSlice(b)
+			c.Addresses = append(c.Addresses, netip.PrefixFrom(addr, 64))
+		}
+		r := responder(t, c)
+		for _, a := range own6 {
+			b := le.AppendUint64(le.AppendUint64(nil, a.hi), a.lo)
+			must.Equal(t, r.ours6(b), true, "an own address is known: %t")
+			b[15] ^= 1
+			must.Equal(t, r.ours6(b), slices.Contains(own6, ip6{a.hi, le.Uint64(b[8:])}), "another one is: %t")
 		}
 	}
 }

@@ -364,6 +364,21 @@ func TestMessageSessions(t *testing.T) {
 	}
 }
 
+// No call of a new seal allocates, not even the first one.
+func TestSealAllocatesNothing(t *testing.T) {
+	seals := make([]*seal, 12)
+	for i := range seals {
+		seals[i] = newSeal(make([]byte, 32))
+	}
+	next := 0
+	if n := testing.AllocsPerRun(len(seals)-1, func() {
+		seals[next].hmac(seals[next].sum[:5], nil)
+		next++
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func TestReflectorAllocatesNothing(t *testing.T) {
 	r := responder(t, reflector(64))
 	x := slices.Concat(ext(tlvLocation, slices.Concat(make([]byte, 4), ext(1, make([]byte, 8)...),
