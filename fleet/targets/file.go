@@ -104,7 +104,7 @@ func (d Defaults) parseFileSD(name string, text []byte) ([]Target, error) {
 				return nil, fmt.Errorf("%s: more than %d labels of all targets", at, maxLabels)
 			}
 			for _, l := range g.labels {
-				if err := t.setLabel(l.key, l.value); err != nil {
+				if err := t.setLabel(l.key, l.value); err != nil && !errors.As(err, new(unknownLabel)) {
 					return nil, fmt.Errorf("%s:%d: %w", name, l.line, err)
 				}
 			}

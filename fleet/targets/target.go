@@ -216,8 +216,8 @@ const maxValue = 4 << 10
 // setLabel adds a label. Its value is escaped, because metrics, logs and pages show it, and metrics must be UTF-8.
 // Labels that start with two underscores are internal to Prometheus: __param_proto is the protocol, __param_interval
 // the time between probes, __param_size and __param_dscp their size and DSCP, __param_source_ports the number of their
-// source ports, __param_stamp_ssid the session identifier, __param_stamp_key the file of the key; the others are
-// dropped, as Prometheus does.
+// source ports, __param_stamp_ssid the session identifier, __param_stamp_key the file of the key. For any other the
+// error is an unknownLabel.
 func (t *Target) setLabel(name, value string) error {
 	switch {
 	case name == "__param_stamp_ssid":
@@ -263,6 +263,7 @@ func (t *Target) setLabel(name, value string) error {
 		}
 		t.Proto = p
 	case strings.HasPrefix(name, "__"):
+		return unknownLabel(name)
 	case !label.MatchString(name):
 		return fmt.Errorf("label %q: want letters, digits and underscores, not a digit first", name)
 	case slices.Contains(reserved, name):
@@ -277,6 +278,14 @@ func (t *Target) setLabel(name, value string) error {
 		t.Labels[name] = sanitize.Text(value)
 	}
 	return nil
+}
+
+// unknownLabel is a label with two underscores that setLabel does not know. In files of Prometheus' file_sd it belongs
+// to another program, and is dropped.
+type unknownLabel string
+
+func (l unknownLabel) Error() string {
+	return fmt.Sprintf("label %s is none of __param_proto, __param_interval, __param_size, __param_dscp, __param_source_ports, __param_stamp_ssid and __param_stamp_key", string(l))
 }
 
 // checkLabels rejects STAMP labels on a target of another protocol, and source ports on one that has none.

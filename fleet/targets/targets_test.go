@@ -146,6 +146,7 @@ func TestFormatErrors(t *testing.T) {
 		"stamp:10.0.0.2 __param_stamp_ssid=0":         "x:1: label __param_stamp_ssid: \"0\" is not",
 		"stamp:10.0.0.2 __param_stamp_key=/none/such": "x:1: label __param_stamp_key: ",
 		"udp:10.0.0.2 __param_stamp_ssid=7":           "x:1: target \"10.0.0.2\": udp has neither",
+		"10.0.0.2 __param_szie=100":                   "x:1: label __param_szie is none of __param_proto, ",
 		"10.0.0.2 site":                               "x:1: \"site\" after", "\n\n10.0.0.2 9=x": "x:3: label",
 		"10.0.0.2 __param_interval=0s":         "x:1: label __param_interval: \"0s\" is not a time from 100µs to 1m40s",
 		"10.0.0.2 __param_interval=2":          "x:1: label __param_interval",
