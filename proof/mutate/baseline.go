@@ -35,8 +35,11 @@ func (w way) String() string {
 // tests are those of one package.
 type tests struct {
 	pkg, dir string
-	stages   []stage // none of a way in which they fail without a mutation: they would notice nothing
-	reached  []block // nil if the tests start processes, which reach more
+	limit    time.Duration
+	ways     []way    // in which they have not run without a mutation yet
+	left     []string // tests that the ways so far left out in whole or in part; nil before the first
+	stages   []stage  // none of a way in which they fail without a mutation: they would notice nothing
+	reached  []block  // nil if the tests start processes, which reach more
 }
 
 // stage is some tests of a package that run in one process. The quickest tests are the first stage, because most
@@ -59,8 +62,8 @@ type block struct {
 // machine can slow them by a factor, and the sandbox by seconds.
 func slowest(took, limit time.Duration) time.Duration { return min(limit, 5*took+15*time.Second) }
 
-// baseline runs the tests of a package without a mutation.
-func baseline(dir, pkg string, ways []way, limit time.Duration) (*tests, error) {
+// baseline prepares the tests of a package.
+func baseline(pkg string, ways []way, limit time.Duration) (*tests, error) {
 	out, err := exec.Command("go", "list", "-json=Dir,TestImports,XTestImports", pkg).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list %s: %w", pkg, err)
@@ -76,41 +79,52 @@ func baseline(dir, pkg string, ways []way, limit time.Duration) (*tests, error) 
 	if err != nil {
 		return nil, fmt.Errorf("go list -deps %s: %w", pkg, err)
 	}
-	t := &tests{pkg: pkg, dir: p.Dir}
+	t := &tests{pkg: pkg, dir: p.Dir, ways: ways, limit: limit}
 	starts := slices.Contains(append(p.TestImports, p.XTestImports...), "os/exec") ||
 		strings.Contains(string(deps), "/proof/programs\n")
 	if !starts {
 		t.reached = []block{}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), []byte("{}"), 0o644); err != nil {
-		return nil, err
-	}
-	ran := map[string]bool{}
-	for _, w := range ways {
-		r, said, err := t.passes(dir, w, limit)
-		if err != nil {
-			return nil, err
-		}
-		if r != survived {
-			fmt.Printf("left out %s %v: they fail without a mutation\n", pkg, w)
-			continue
-		}
-		t.stages = append(t.stages, stages(w, said, ran, limit)...)
-	}
 	return t, nil
+}
+
+// learn runs the tests in the next way without a mutation, to know how long they take and what they reach. After the
+// first way, only those that it left out run.
+func (t *tests) learn(dir string) error {
+	w := t.ways[0]
+	t.ways = t.ways[1:]
+	if t.left != nil && len(t.left) == 0 {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), []byte("{}"), 0o644); err != nil {
+		return err
+	}
+	r, said, err := t.passes(dir, w)
+	if err != nil {
+		return err
+	}
+	if r != survived {
+		fmt.Printf("left out %s %v: they fail without a mutation\n", t.pkg, w)
+		return nil
+	}
+	more, left := stages(w, said, t.limit)
+	t.stages, t.left = append(t.stages, more...), left
+	return nil
 }
 
 var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP): ([^/\s]+)\S* \(([\d.]+)s\)$`)
 
-// stages returns the tests that ran, by what go test -v says, and that an earlier way left out in whole or in part: the
-// quickest ones, which take a fifth of the time of all, and the others. ran has the others' names, and gets these.
-func stages(w way, said []byte, ran map[string]bool, limit time.Duration) (all []stage) {
+// stages returns the tests that ran, by what go test -v says: the quickest ones, which take a fifth of the time of all,
+// and the others; and the names of those that were left out in whole or in part.
+func stages(w way, said []byte, limit time.Duration) (all []stage, left []string) {
 	took, skipped := map[string]time.Duration{}, map[string]bool{}
 	var total time.Duration
 	for _, v := range verdict.FindAllSubmatch(said, -1) {
 		name := string(v[2])
-		skipped[name] = skipped[name] || string(v[1]) == "SKIP"
-		if d, _ := time.ParseDuration(string(v[3]) + "s"); !ran[name] && v[0][0] == '-' {
+		if string(v[1]) == "SKIP" {
+			skipped[name] = true
+		}
+		if d, _ := time.ParseDuration(string(v[3]) + "s"); v[0][0] == '-' {
 			took[name] = d
 			total += d
 		}
@@ -128,34 +142,64 @@ func stages(w way, said []byte, ran map[string]bool, limit time.Duration) (all [
 			all = append(all, s)
 		}
 	}
-	for name := range took {
-		ran[name] = !skipped[name]
+	return all, append([]string{}, slices.Sorted(maps.Keys(skipped))...)
+}
+
+// only selects tests; all if names is nil.
+func only(names []string) []string {
+	if names == nil {
+		return nil
 	}
-	return all
+	return []string{"-test.run=^(" + strings.Join(names, "|") + ")$"}
 }
 
 // passes runs the tests in one way without a mutation, adds what they reach, and returns what go test -v says. Some
 // fail with the counters of statements, such as those of a hot loop's instructions: all then run again without.
-func (t *tests) passes(dir string, w way, limit time.Duration) (r result, said []byte, err error) {
+func (t *tests) passes(dir string, w way) (r result, said []byte, err error) {
+	flags := append(only(t.left), "-test.v")
 	if t.reached != nil {
 		if r, err = t.compile(dir, "-cover"); err == nil && r == survived {
-			r, said, err = t.run(dir, w, limit, "-test.v", "-test.coverprofile=/dev/stderr")
+			r, said, err = t.run(dir, w, t.limit, append(flags, "-test.coverprofile=/dev/stderr")...)
 		}
 		if err != nil || r == survived {
 			return r, said, err
 		}
 	}
 	if r, err = t.compile(dir); err == nil && r == survived {
-		r, said, err = t.run(dir, w, limit, "-test.v", "-test.failfast")
+		r, said, err = t.run(dir, w, t.limit, append(flags, "-test.failfast")...)
 	}
 	return r, said, err
 }
 
-// try runs the tests with one mutation, stage by stage until they fail.
+// try runs the tests with one mutation, stage by stage until they fail. The tests that take root or long are learnt
+// when the others do not notice a mutation.
 func (t *tests) try(dir string, m mutation) (result, error) {
+	for next := 0; ; {
+		if len(t.stages) > next && !t.misses(m) {
+			r, err := t.mutated(dir, m)
+			for ; err == nil && r == survived && next < len(t.stages); next++ {
+				s := &t.stages[next]
+				r, _, err = t.run(dir, s.way, s.limit, append(only(s.names), "-test.failfast")...)
+			}
+			if err != nil || r != survived {
+				return r, err
+			}
+		}
+		if len(t.ways) == 0 {
+			break
+		}
+		if err := t.learn(dir); err != nil {
+			return "", err
+		}
+	}
 	if t.misses(m) {
 		return unreached, nil
 	}
+	return survived, nil
+}
+
+// mutated makes the test program with a mutation.
+func (t *tests) mutated(dir string, m mutation) (result, error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return "", err
@@ -166,12 +210,7 @@ func (t *tests) try(dir string, m mutation) (result, error) {
 		os.WriteFile(overlay, b, 0o644)); err != nil {
 		return "", err
 	}
-	r, err := t.compile(dir)
-	for i := 0; err == nil && r == survived && i < len(t.stages); i++ {
-		s := &t.stages[i]
-		r, _, err = t.run(dir, s.way, s.limit, "-test.failfast", "-test.run=^("+strings.Join(s.names, "|")+")$")
-	}
-	return r, err
+	return t.compile(dir)
 }
 
 // misses reports whether a mutation is in a block that no test reaches. What is in no block, such as a table, is

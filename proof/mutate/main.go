@@ -85,7 +85,7 @@ func run(n, skip int, seed uint64, limit, spend time.Duration, only []string, pa
 	for ; next < len(all) && total.counted() < n && time.Since(start) < spend; next++ {
 		m := all[next]
 		if known[m.pkg] == nil {
-			if known[m.pkg], err = baseline(dir, m.pkg, ways, limit); err != nil {
+			if known[m.pkg], err = baseline(m.pkg, ways, limit); err != nil {
 				return 0, err
 			}
 		}
