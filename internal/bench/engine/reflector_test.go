@@ -197,9 +197,51 @@ func TestDiscardTakesAll(t *testing.T) {
 	f := &fake{}
 	s, _ := stream(t, f, 0, time.Second, nil)
 	for range 5 {
+		f.reply([]byte{1}, 0)
 		f.reply([]byte("not ours"), 0)
 	}
 	must.OK(t, s.Discard())
 	check.Equal(t, len(f.queue), 0, "%d frames are left")
 	check.Equal(t, s.Counts().Foreign, 0, "%d are foreign")
+}
+
+// If no reply has ever come, the time without one begins with the first probe that is overdue.
+func TestUnansweredFromTheStart(t *testing.T) {
+	f, asked := &fake{}, 0
+	s, _ := stream(t, f, 0, time.Hour, func(o *Options) {
+		o.Unanswered = func(bool) []byte {
+			asked++
+			return []byte{1}
+		}
+	})
+	must.OK(t, s.unanswered())
+	check.Equal(t, s.heard > 0, true, "the time is kept: %t")
+	check.Equal(t, asked, 0, "%d requests")
+	s.heard -= 2 * testClock.Ticks(time.Hour)
+	must.OK(t, s.unanswered())
+	check.Equal(t, asked, 1, "%d requests an hour later")
+}
+
+// A sample is everything while there is room, and then a part of everything with the same probability.
+func TestSampleIsUniform(t *testing.T) {
+	s := sample{kept: make([]Slow, 0, 100), dice: 1}
+	for i := range uint64(100) {
+		s.add(&Slow{Sent: i})
+		check.Equal(t, s.kept[i].Sent, i, "kept %d")
+	}
+	sum, n := 0.0, 0
+	for round := range uint64(50) {
+		s = sample{kept: s.kept[:0], dice: 1 + round}
+		for i := range uint64(1000) {
+			s.add(&Slow{Sent: i})
+		}
+		check.Equal(t, len(s.kept), 100, "%d are kept")
+		for _, k := range s.kept {
+			sum += float64(k.Sent)
+			n++
+		}
+	}
+	if mean := sum / float64(n); mean < 470 || mean > 530 { // 7 standard deviations
+		t.Errorf("the mean of the sample is %v, want about 500", mean)
+	}
 }
