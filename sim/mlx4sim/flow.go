@@ -32,8 +32,8 @@ type flow struct {
 	until                [priorities]time.Duration // the priority sends nothing before; 0: it is not paused
 	held                 [][]byte                  // frames that the host has not taken
 	bytes                int                       // of them
-	xoff                 bool                      // the peer was told to pause
-	again                time.Duration             // when it is told again
+	xoff                 bool                      // the peer has been asked to pause
+	again                time.Duration             // when it is asked again
 	rx, tx               [priorities]pauses
 }
 

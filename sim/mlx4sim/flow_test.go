@@ -39,8 +39,8 @@ func (x *rig) pauses(prio int) (k [6]uint64) {
 	return k
 }
 
-// A pause frame stops the queues of its priorities until its time is over or a frame revokes it, is counted, and reaches
-// no queue. A port that does not obey pause frames only counts a control frame.
+// A pause frame stops the queues of its priorities until its time is over or a frame revokes it, is counted, and
+// reaches no queue. A port that does not obey pause frames only counts a control frame.
 func TestPauseReceived(t *testing.T) {
 	x := openRig(t, Options{})
 	x.do(0x003, 0, 0, nil, true)
@@ -95,7 +95,7 @@ func TestPauseReceived(t *testing.T) {
 	check.Equal(t, x.pauses(5), [6]uint64{}, "after a read that clears: %d")
 }
 
-// A port whose buffer fills tells its peer to pause, and to go on when the host has taken enough. Without flow control
+// A port whose buffer fills asks its peer to pause, and to go on when the host has taken enough. Without flow control
 // the buffer overflows.
 func TestPauseSent(t *testing.T) {
 	x := openRig(t, Options{})

@@ -99,6 +99,7 @@ func TestAcceptedWithoutEffect(t *testing.T) {
 		}, "RTS2RTS_QP (1ch): an event of a drained queue is asked for"},
 		{"special QPs", func(x *rig) { x.do(0x023, 2, 64, nil, false) }, "CONF_SPECIAL_QP: op_modifier 2"},
 		{"static configuration", func(x *rig) { x.do(0x034, 1, 8, uint64(5), false) }, "MOD_STAT_CFG: the setting is accepted"},
+		{"page size", func(x *rig) { x.do(0x034, 1, 0, uint64(1<<40|13<<32), false) }, "log_pg_sz is 13"},
 		{"static configuration by mailbox", func(x *rig) {
 			x.do(0x034, 0, 0, dwords(0x100, 0, 1<<8, 0x40, 1), false)
 		}, "MOD_STAT_CFG: the setting is accepted"},
