@@ -10,8 +10,8 @@ const (
 	controlPause = 0x0001
 	controlPFC   = 0x0101
 
-	// rxBuffer is the port's receive buffer in bytes, the model's choice. Pause frames are sent above the high mark, and
-	// revoked below the low one.
+	// rxBuffer is the port's receive buffer in bytes, the model's choice. Pause frames are sent above the high mark,
+	// and revoked below the low one.
 	rxBuffer     = 256 << 10
 	rxBufferHigh = rxBuffer * 3 / 4
 	rxBufferLow  = rxBuffer / 2
@@ -155,8 +155,8 @@ func (m *Model) sendPause(quanta uint16) {
 	m.host.Transmit(b)
 }
 
-// HoldReceive makes the host take no frames, like a root port that is out of credits: they wait in the port's buffer. It
-// may be called from any goroutine.
+// HoldReceive makes the host take no frames, like a root port that is out of credits: they wait in the port's buffer.
+// It may be called from any goroutine.
 func (m *Model) HoldReceive(on bool) { m.stalled.Store(on) }
 
 // dumpPauses writes the counters of flow control, 64 bytes for each priority, in the order that Linux's mlx4_en reads
