@@ -87,7 +87,7 @@ func TestHistogramLimits(t *testing.T) {
 	}
 }
 
-// Counters of V2 of any size, and runs of empty ones, are decoded as they were encoded, with nine bytes for the largest.
+// Counters of V2 of any size, and runs of empty ones, are decoded as they were encoded.
 func TestZigZagCounters(t *testing.T) {
 	rnd := random.New(t)
 	put := func(b []byte, n int64) []byte {
