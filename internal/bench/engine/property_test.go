@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/outcome"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/random"
 )
@@ -56,22 +57,24 @@ func TestSlowestAgreeWithSorted(t *testing.T) {
 	}
 }
 
-// The time of sending is set for the probe of that number, if the kernel's clock was read with it.
+// The time of sending is set for the probe of that number, if the same clock was read with it.
 func TestSlowestSent(t *testing.T) {
 	s := &slowest{}
-	for i, k := range []Kernel{{Tick: 1, seq: 7}, {Tick: 0, seq: 8}, {Tick: 2, seq: 9}} {
-		s.add(&Slow{Seen: uint64(10 + i), Kernel: k})
+	for i, n := range []NIC{{Tick: 1, seq: 7}, {Tick: 0, seq: 8}, {Tick: 2, seq: 9}, {Tick: 2, seq: 10, Card: true}} {
+		s.add(&Slow{Seen: uint64(10 + i), NIC: n})
 	}
 	for seq := range uint32(12) {
-		s.sent(seq, int64(seq)*100)
+		s.sent(seq, &nic.Timestamp{Nanoseconds: int64(seq) * 100})
 	}
 	for _, k := range s.kept[:s.n] {
-		want := map[uint32]int64{7: 700, 9: 900}[k.Kernel.seq]
-		check.Equal(t, k.Kernel.Sent, want, "sent at %d")
+		want := map[uint32]int64{7: 700, 9: 900}[k.NIC.seq]
+		check.Equal(t, k.NIC.Sent, want, "sent at %d")
 	}
-	s.kept[5].Kernel = Kernel{Tick: 1, seq: 20} // not kept
-	s.sent(20, 5)
-	check.Equal(t, s.kept[5].Kernel.Sent, 0, "sent at %d")
+	s.sent(10, &nic.Timestamp{Nanoseconds: 5, Hardware: true})
+	check.Equal(t, s.kept[3].NIC.Sent, 5, "sent at %d by the card")
+	s.kept[5].NIC = NIC{Tick: 1, seq: 20} // not kept
+	s.sent(20, &nic.Timestamp{Nanoseconds: 5})
+	check.Equal(t, s.kept[5].NIC.Sent, 0, "sent at %d")
 }
 
 // Only stalls that may be forgotten because newer ones took their places are missing.
