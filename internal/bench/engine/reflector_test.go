@@ -225,15 +225,16 @@ func TestUnansweredFromTheStart(t *testing.T) {
 // A sample is everything while there is room, and then a part of everything with the same probability.
 func TestSampleIsUniform(t *testing.T) {
 	s := sample{kept: make([]Slow, 0, 100), dice: 1}
-	for i := range uint64(100) {
-		s.add(&Slow{Sent: i})
-		check.Equal(t, s.kept[i].Sent, i, "kept %d")
+	for i := range 100 {
+		check.Equal(t, s.place(), i+1, "place %d")
 	}
 	sum, n := 0.0, 0
 	for round := range uint64(50) {
 		s = sample{kept: s.kept[:0], dice: 1 + round}
 		for i := range uint64(1000) {
-			s.add(&Slow{Sent: i})
+			if at := s.place(); at > 0 {
+				s.kept[at-1] = Slow{Sent: i}
+			}
 		}
 		check.Equal(t, len(s.kept), 100, "%d are kept")
 		for _, k := range s.kept {

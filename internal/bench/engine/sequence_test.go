@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,25 +82,6 @@ func TestDelayVariation(t *testing.T) {
 		}
 	}
 	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
-}
-
-func TestSlowest(t *testing.T) {
-	var s slowest
-	var all []uint64
-	for range 20_000 {
-		v := rand.Uint64N(1 << 40)
-		all = append(all, v)
-		s.add(&Slow{Intended: 100, Sent: 100, Seen: 100 + v})
-	}
-	slices.Sort(all)
-	var got []uint64
-	for _, k := range s.kept[:s.n] {
-		got = append(got, k.RTT())
-	}
-	slices.Sort(got)
-	if want := all[len(all)-slowestKept:]; !slices.Equal(got, want) {
-		t.Errorf("%d kept from %d on, want %d from %d on", len(got), got[0], len(want), want[0])
-	}
 }
 
 func TestAwayIsAttributed(t *testing.T) {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/outcome"
@@ -146,54 +145,6 @@ func TestWindowAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-}
-
-func FuzzWindow(f *testing.F) {
-	f.Add([]byte{0, 0, 1, 0x81, 0x80})
-	f.Fuzz(func(t *testing.T, script []byte) {
-		w := newWindow(64, 10)
-		type probe struct {
-			sent     uint64
-			answered bool
-		}
-		var all []probe
-		var want Counts
-		high := 0
-		for i, b := range script {
-			at := uint64(i) * uint64(b%5+1)
-			if i > 0 {
-				at = max(at, uint64(i))
-			}
-			if b < 0x60 {
-				all = append(all, probe{sent: at})
-				w.send(at, at, 0, true)
-				want.Sent++
-				continue
-			}
-			seq := len(all) - 1 - int(b&0x3f)
-			w.reply(uint32(seq), at)
-			switch {
-			case seq < 0:
-				want.Stray++
-			case all[seq].answered:
-				want.Duplicates++
-			default:
-				all[seq].answered = true
-				if seq < high {
-					want.Reordered++
-				}
-				high = max(high, seq+1)
-				if int64(at-all[seq].sent) > 10 {
-					want.Late++
-				} else {
-					want.Received++
-				}
-			}
-		}
-		if w.counts != want {
-			t.Fatalf("%v: %+v, want %+v", slices.Clone(script), w.counts, want)
-		}
-	})
 }
 
 // An interrupted run does not wait for a long timeout: probes whose reply could still come are neither sent nor lost.
