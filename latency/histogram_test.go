@@ -1,7 +1,6 @@
 package latency
 
 import (
-	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -31,49 +29,6 @@ func TestIndexIsHdrHistograms(t *testing.T) {
 			t.Errorf("%d is not in [%d, %d]", v, lowestOf(i), highestOf(i))
 		}
 	}
-}
-
-func TestQuantiles(t *testing.T) {
-	for _, n := range []int{1, 2, 99, 100, 101, 5000} {
-		values := make([]int64, n)
-		for i := range values {
-			values[i] = int64(math.Exp(7 + 3*rand.NormFloat64()))
-		}
-		h := FromValues(values)
-		slices.Sort(values)
-		for _, q := range []float64{0, 0.01, 0.29, 0.5, 0.57, 0.9, 0.99, 0.999, 0.9999, 1} {
-			rank := max(int(math.Ceil(q*float64(n)-1e-9)), 1)
-			want := values[rank-1]
-			if got := h.Quantile(q); math.Abs(float64(got-want)) > float64(want)/1000+1 {
-				t.Errorf("n=%d: quantile %v is %d, want %d", n, q, got, want)
-			}
-		}
-		if h.Quantile(1) != values[n-1] || h.Min != values[0] || h.Max != values[n-1] {
-			t.Errorf("n=%d: min %d max %d, want %d %d", n, h.Min, h.Max, values[0], values[n-1])
-		}
-	}
-}
-
-// No outlier is dropped: a value out of range is counted in the last bucket, and Max is exact.
-func TestOutliersAreKept(t *testing.T) {
-	h := FromValues([]int64{100, 60_000_000_000, 2 * highestValue, -5})
-	if h.Count != 4 || h.Max != 2*highestValue || h.Min != 0 {
-		t.Errorf("%+v", h)
-	}
-	check.Equal(t, h.CountAbove(200), 2, "%d above 200")
-	if hdr := h.HDR(); hdr.TotalCount() != 4 || hdr.Max() < highestValue {
-		t.Errorf("in HdrHistogram's form: %d values, max %d", hdr.TotalCount(), hdr.Max())
-	}
-}
-
-func TestMerge(t *testing.T) {
-	a, b := FromValues([]int64{5, 5, 9000}), FromValues([]int64{3, 9000, 100_000})
-	m := Merge(a, b, FromValues(nil))
-	want := FromValues([]int64{5, 5, 9000, 3, 9000, 100_000})
-	if !reflect.DeepEqual(m, want) {
-		t.Errorf("%+v, want %+v", m, want)
-	}
-	check.Equal(t, m.Summary().Mean, (5+5+9000+3+9000+100_000)/6.0, "mean %v")
 }
 
 func TestFromBuckets(t *testing.T) {

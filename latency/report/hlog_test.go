@@ -205,31 +205,6 @@ console.log(JSON.stringify(out));`
 	}
 }
 
-func TestHlogRoundTrip(t *testing.T) {
-	rep := synthetic.Link{Seed: 5, Median: 4200, Spread: 0.4, Seconds: 3, Rate: 1000, Open: true}.Report()
-	var b bytes.Buffer
-	must.OK(t, report.WriteHlog(&b, rep.Start, rep.Series))
-	start, series, err := report.ReadHlog(&b, "x.hlog")
-	must.OK(t, err)
-	if !start.Equal(rep.Start.Truncate(time.Millisecond)) || len(series) != len(rep.Series) {
-		t.Fatalf("start %v, %d series", start, len(series))
-	}
-	for i, s := range series {
-		w := rep.Series[i]
-		if s.Name != w.Name || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max ||
-			len(s.Intervals) != len(w.Intervals) {
-			t.Errorf("series %s: %d values, max %d; want %s: %d, %d", s.Name, s.Total.Count, s.Total.Max, w.Name,
-				w.Total.Count, w.Total.Max)
-		}
-		for k, iv := range s.Intervals {
-			if iv.Count != w.Intervals[k].Count || iv.Quantile(0.99) != w.Intervals[k].Quantile(0.99) ||
-				iv.Start/1000 != w.Intervals[k].Start/1000 {
-				t.Errorf("series %s, interval %d differs", s.Name, k)
-			}
-		}
-	}
-}
-
 // Every truncated log, and every log with a byte missing, is rejected with its file and line, except for a log
 // truncated at the end of a line, which only report.json can reveal (see TestReadErrors).
 func TestHlogDamaged(t *testing.T) {

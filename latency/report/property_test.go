@@ -108,9 +108,11 @@ func TestLogsMerge(t *testing.T) {
 	for range 5 {
 		all := logs(rnd)
 		var b bytes.Buffer
-		must.OK(t, report.WriteHlog(&b, time.UnixMilli(rnd.Int64N(4e12)), all))
-		_, got, err := report.ReadHlog(&b, "x.hlog")
+		start := time.UnixMilli(rnd.Int64N(4e12))
+		must.OK(t, report.WriteHlog(&b, start, all))
+		began, got, err := report.ReadHlog(&b, "x.hlog")
 		must.OK(t, err)
+		check.Equal(t, began, start.UTC(), "it begins at %v")
 		sameSeries(t, got, all)
 		for _, s := range got {
 			var groups [3][]*latency.Histogram
