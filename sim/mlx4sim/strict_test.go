@@ -286,6 +286,8 @@ func TestOverrun(t *testing.T) {
 	if e := x.eqe(); e == nil || e[1] != 5 || w32(e, 4) != testQP || x.m.findQP(testQP).state != qpError {
 		t.Errorf("event %x, expected that the queue failed", e)
 	}
+	x.do(0x030, 2, 1, nil, true)
+	check.Equal(t, be.Uint32(x.out.Bytes[0x1a0:]), 1, "num_cqovf is %d")
 }
 
 func TestReceiveErrors(t *testing.T) {
