@@ -13,6 +13,7 @@ const (
 	capAtomic    = 0x3
 	capRoCE      = 0x4
 	capFlowTable = 0x7
+	capDeviceMem = 0xf
 	capTypes     = 0x30
 )
 
@@ -98,6 +99,10 @@ func (m *Model) newCaps() capSet {
 	s := capSet{max: map[int][]byte{}, cur: map[int][]byte{}}
 	for kind, w := range recorded {
 		s.max[kind], s.cur[kind] = structure(kind, w, amended), structure(kind, w, amended)
+	}
+	if m.prof.memic {
+		s.max[capDeviceMem] = structure(capDeviceMem, nil, amended)
+		s.cur[capDeviceMem] = s.max[capDeviceMem]
 	}
 	current := structure(capGeneral, currentGeneral, amended)
 	for off := range currentGeneral {

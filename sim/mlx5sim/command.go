@@ -193,7 +193,7 @@ func commandTable() map[uint16]*command {
 	t := map[uint16]*command{}
 	for _, part := range []map[uint16]*command{hcaCommands(), resourceCommands(), queueCommands(), steeringCommands(),
 		vportCommands(), congestionCommands(), srqCommands(), qpCommands(), roceCommands(), umemCommands(),
-		uctxCommands(), flowCounterCommands()} {
+		uctxCommands(), flowCounterCommands(), memicCommands()} {
 		for op, c := range part {
 			t[op] = c
 		}

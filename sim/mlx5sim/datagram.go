@@ -48,7 +48,7 @@ func segments(b []byte) (list []rdma.Segment, total int, err *wqeError) {
 
 // memory is the memory that a queue may access for a use.
 func (m *Model) memory(q *workQueue, u use) rdma.Memory {
-	return rdma.Memory{Bus: m.host, Translate: func(key uint32, at uint64, n int) ([]rdma.Piece, error) {
+	return rdma.Memory{Bus: bus{m}, Translate: func(key uint32, at uint64, n int) ([]rdma.Piece, error) {
 		return m.translate(key, at, n, q.pd, q.rlky, u)
 	}}
 }

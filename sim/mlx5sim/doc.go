@@ -45,10 +45,10 @@
 // A driver that requests one of these gets an error status and a violation, and the capability is not reported:
 // striding receive queues, LRO, compressed send completions, multi-packet WQEs, inner headers of tunnels, QPs of UC and
 // DC, XRC's data path, atomic operations, multicast groups of RoCE, congestion control and pause frames (what is set is
-// stored, with a warning), KLM keys, dumps of flow counters, header rewriting, device memory (MEMIC), transmit
-// steering, several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS. Firmware syndromes are
-// the model's own, except for known ones. Commands take no time: each is done in the Step after its doorbell. A
-// connection sends up to 64 packets ahead; an RDMA READ is sent alone.
+// stored, with a warning), KLM keys, dumps of flow counters, header rewriting, operations of device memory, transmit
+// steering, several vports (SR-IOV: a virtual function is modelled without its physical one), ETS and PPS. Firmware
+// syndromes are the model's own, except for known ones. Commands take no time: each is done in the Step after its
+// doorbell. A connection sends up to 64 packets ahead; an RDMA READ is sent alone.
 //
 // # Errors and warnings
 //

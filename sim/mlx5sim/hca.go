@@ -86,7 +86,7 @@ func (m *Model) teardownHCA(c *call) *refusal {
 		return refuse(stBadParam, "profile is %d, expected 0 (graceful), 1 (force) or 2 (prepare fast)", p)
 	}
 	if c.in.U("profile") == 0 {
-		if left := m.obj.left(); left != "" {
+		if left := joined(m.obj.left(), m.memic.left()); left != "" {
 			m.host.Warnf("TEARDOWN_HCA (103h): objects were not destroyed: %s", left)
 		}
 	}

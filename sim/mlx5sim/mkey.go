@@ -12,6 +12,8 @@ const (
 	accessMTT = 1 // translated by a list of pages
 	accessKLM = 2 // lists of other keys: created, destroyed and counted, but not followed
 	accessKSM = 3
+
+	accessMemic = 5 // device memory: addresses in WQEs are offsets from start_addr
 )
 
 // use is a type of access through a key.
@@ -36,6 +38,7 @@ type mkey struct {
 	len     uint64
 	logPage int
 	mtt     []uint64
+	memic   *memic // of accessMemic
 }
 
 // Memory key context, PRM "MKey Context".
@@ -79,19 +82,27 @@ func (m *Model) createMkey(c *call) *refusal {
 		if r := k.pages(in); r != nil {
 			return r
 		}
+	case accessMemic: // of any length: rdma-core's tests register keys of no bytes, too
+		if k.memic = m.memic.piece(k.start, k.len); k.memic == nil {
+			return refuse(stBadParam, "device memory %#x+%#x is not allocated", k.start, k.len)
+		}
 	case accessKLM, accessKSM:
 		if !k.free {
 			return refuse(stBadParam, "access mode %d: the model has lists of keys as free keys only", k.mode)
 		}
 	default:
 		return refuse(stBadParam,
-			"access mode is %d, the model has 0 (physical), 1 (translated by MTTs), 2 (KLM) and 3 (KSM)", k.mode)
+			"access mode is %d, the model has 0 (physical), 1 (translated by MTTs), 2 (KLM), 3 (KSM) and 5 (device memory)",
+			k.mode)
 	}
 	if r := m.obj.mkeys.add(m, k); r != nil {
 		return r
 	}
 	k.key = k.id<<8 | in.U32("mkey_7_0")
 	m.obj.pds.m[k.pd].held++
+	if k.memic != nil {
+		k.memic.held++
+	}
 	c.out.Set("mkey_index", uint64(k.id))
 	return nil
 }
@@ -118,10 +129,14 @@ func (k *mkey) pages(in msg) *refusal {
 
 func (m *Model) destroyMkey(c *call) *refusal {
 	k, r := m.obj.mkeys.remove(m, c.in.U32("mkey_index"))
-	if r == nil {
-		m.obj.pds.m[k.pd].held--
+	if r != nil {
+		return r
 	}
-	return r
+	m.obj.pds.m[k.pd].held--
+	if k.memic != nil {
+		k.memic.held--
+	}
+	return nil
 }
 
 // translate resolves an address under a key for a queue of protection domain pd.
@@ -146,6 +161,10 @@ func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u 
 		return nil, fmt.Errorf("lkey %#x does not allow it (lr, lw, rr, rw: %v)", key, k.allow)
 	case k.mode == accessPA:
 		return []rdma.Piece{{At: at, N: n}}, nil
+	case k.mode == accessMemic && (at > k.len || uint64(n) > k.len-at):
+		return nil, fmt.Errorf("lkey %#x: %#x+%d is outside of %#x bytes of device memory", key, at, n, k.len)
+	case k.mode == accessMemic:
+		return []rdma.Piece{{At: onCard | (k.start + at), N: n}}, nil
 	case k.mode != accessMTT:
 		return nil, fmt.Errorf("lkey %#x is a list of keys, which the model does not follow", key)
 	case at < k.start || at+uint64(n) > k.start+k.len || at+uint64(n) < at:

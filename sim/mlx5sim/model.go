@@ -88,9 +88,10 @@ type Model struct {
 	count      counters
 	fault      faults
 	lose       func(frame []byte) bool // drops RoCE packets in tests
-	uars       uint32                  // number of doorbell pages
-	sqsMade    uint64                  // send queues that were ever created
-	uid        uint32                  // user context of the current command; 0 for the driver's own
+	memic      deviceMemory
+	uars       uint32 // number of doorbell pages
+	sqsMade    uint64 // send queues that were ever created
+	uid        uint32 // user context of the current command; 0 for the driver's own
 }
 
 // New returns a function that is not yet powered on.
@@ -146,6 +147,7 @@ func (m *Model) Reset() {
 	m.port.reset(m.prof.virtual)
 	m.count = counters{}
 	m.fault.reset()
+	m.memic = deviceMemory{}
 	m.poisonUARs()
 }
 
@@ -158,7 +160,7 @@ func (m *Model) SetLink(up bool) {
 // Pause stops the transmitter, as a pause frame does.
 func (m *Model) Pause(on bool) { m.port.paused = on }
 
-// ReadBAR reads the initialization segment. UAR pages are write-only: they read as zero.
+// ReadBAR reads the initialization segment, or device memory. UAR pages are write-only: they read as zero.
 func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off < isegSize:
@@ -166,18 +168,26 @@ func (m *Model) ReadBAR(bar int, off uint64, p []byte) error {
 	case off >= firstUAR*uarSize && off < m.uarEnd():
 		clear(p)
 		return nil
+	case m.prof.memic && off >= m.prof.memicAt():
+		from, err := m.memicBytes(off, len(p))
+		copy(p, from)
+		return err
 	}
 	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize,
 		firstUAR*uarSize, m.uarEnd())
 }
 
-// WriteBAR writes the initialization segment or rings a doorbell.
+// WriteBAR writes the initialization segment or device memory, or rings a doorbell.
 func (m *Model) WriteBAR(bar int, off uint64, p []byte) error {
 	switch {
 	case off < isegSize:
 		return m.writeISeg(off, p)
 	case off >= firstUAR*uarSize && off < m.uarEnd():
 		return m.writeUAR(uint32(off/uarSize), off%uarSize, p)
+	case m.prof.memic && off >= m.prof.memicAt():
+		to, err := m.memicBytes(off, len(p))
+		copy(to, p)
+		return err
 	}
 	return fmt.Errorf("nothing is there: the initialization segment ends at %xh, UAR pages are %xh to %xh", isegSize,
 		firstUAR*uarSize, m.uarEnd())

@@ -2,6 +2,7 @@ package mlx5sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -212,16 +213,15 @@ func newObjects(uars uint32, by *uint32) objects {
 
 // left describes the objects that still exist.
 func (o *objects) left() string {
-	var s []string
-	for _, l := range []string{o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(),
+	return joined(o.uars.left(), o.pds.left(), o.tds.left(), o.counters.left(), o.eqs.left(), o.cqs.left(),
 		o.mkeys.left(),
 		o.sqs.left(), o.rqs.left(), o.tiss.left(), o.tirs.left(), o.rqts.left(), o.xrcds.left(), o.srqs.left(),
-		o.qps.left(), o.umems.left(), o.uctxs.left(), o.flowCounters.left()} {
-		if l != "" {
-			s = append(s, l)
-		}
-	}
-	return strings.Join(s, ", ")
+		o.qps.left(), o.umems.left(), o.uctxs.left(), o.flowCounters.left())
+}
+
+// joined lists the texts that are not empty.
+func joined(all ...string) string {
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", ")
 }
 
 // Commands for UARs, protection and transport domains, queue counters, EQs, CQs and memory keys.

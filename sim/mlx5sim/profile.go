@@ -48,6 +48,7 @@ type profile struct {
 	clock    Clock  // 0 for FreeRunning
 	later    bool   // firmware newer than the recorded card's: flow tables and entries can be modified
 	uctx     bool   // log_max_uctx: user contexts, unless the firmware's setting turns them off
+	memic    bool   // device_memory
 	umem     bool   // umem_uid_0: queue memory may refer to CREATE_UMEM
 	lbSwitch bool   // disable_local_lb_uc, disable_local_lb_mc, self_lb_en_modifiable: loopback can be switched
 	media    uint32 // eth_proto bits of PTYS
@@ -100,6 +101,7 @@ func later(name string, device uint16, hwID uint32, major, minor, sub uint16, vi
 		p.vectors = 12
 	}
 	p.uctx = kHz != 0 && hwID >= 0x20d // a ConnectX-5
+	p.memic = p.uctx && !virtual
 	p.umem = device == 0x1021 || device == 0xa2dc
 	if kHz == clockConnectX6D { // the ConnectX-6 Dx generation
 		p.clock = BothClocks
@@ -159,6 +161,17 @@ func (p *profile) amendments() (a []amendment) {
 			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 28, Lo: 28}, 1},
 			amendment{capFlowTable, parts.Field{Off: 0x40, Hi: 26, Lo: 25}, 3},
 			amendment{capFlowTable, outerIPVersion, 1})
+	}
+	if p.memic { // device_memory; memic, log_min_memic_alloc_size and log_max_memic_addr_alignment, where and how much
+		at := p.memicAt()
+		a = append(a, amendment{capGeneral, parts.Field{Off: 0x34, Hi: 23, Lo: 23}, 1},
+			amendment{capDeviceMem, parts.Field{Off: 0x00, Hi: 31, Lo: 31}, 1},
+			amendment{capDeviceMem, parts.Field{Off: 0x04, Hi: 20, Lo: 16}, logMemicUnit},
+			amendment{capDeviceMem, parts.Field{Off: 0x04, Hi: 7, Lo: 0}, logMemicAlign},
+			amendment{capDeviceMem, parts.Field{Off: 0x08, Hi: 31, Lo: 0}, uint32(at >> 32)},
+			amendment{capDeviceMem, parts.Field{Off: 0x0c, Hi: 31, Lo: 0}, uint32(at)},
+			amendment{capDeviceMem, parts.Field{Off: 0x10, Hi: 31, Lo: 0}, memicSize},
+			amendment{capDeviceMem, parts.Field{Off: 0x14, Hi: 31, Lo: 0}, memicSize})
 	}
 	if p.umem { // umem_uid_0, log_max_umem
 		a = append(a, amendment{capGeneral, parts.Field{Off: 0x48, Hi: 13, Lo: 13}, 1},

@@ -217,7 +217,7 @@ func (m *Model) scatter(q *rq, w, b []byte) *wqeError {
 			return badWQE(syndLocalProt, "data segment %x: %v", seg[:wqeSeg], err)
 		}
 		for _, p := range pieces {
-			if m.host.DMAWrite(p.At, b[:p.N]) != nil {
+			if (bus{m}).DMAWrite(p.At, b[:p.N]) != nil {
 				return badWQE(syndLocalProt, "data segment %x cannot be written", seg[:wqeSeg])
 			}
 			b = b[p.N:]

@@ -107,7 +107,7 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 		for _, p := range pieces {
 			at := len(f)
 			f = append(f, make([]byte, p.N)...)
-			if m.host.DMARead(p.At, f[at:]) != nil {
+			if (bus{m}).DMARead(p.At, f[at:]) != nil {
 				return nil, badWQE(syndLocalProt, "data segment %x cannot be read", segs[:16])
 			}
 		}
