@@ -1,9 +1,9 @@
 #!/bin/bash
 # kernel.sh DIR SUITE: fetches the kernel of another Debian release, or of Ubuntu's jammy, into DIR: its vmlinuz, and the modules that
-# TestLabKernels loads, as a layer over the guest's root. setup.sh ran before. Exit 3: this host cannot, and stderr says why.
+# TestLabKernels and others load, as a layer over the guest's root. setup.sh ran before. Exit 3: this host cannot, and stderr says why.
 set -euo pipefail
 dir=$(realpath -m "$1") suite=$2
-modules="ixgbe mlx5_core mlx5_ib mlx4_core mlx4_en mlx4_ib ib_uverbs ena virtio_net virtio_pci virtio_blk vfio-pci vfio_iommu_type1 veth af_packet"
+modules="ixgbe mlx5_core mlx5_ib mlx4_core mlx4_en mlx4_ib ib_uverbs ena virtio_net virtio_pci virtio_blk vfio-pci vfio_iommu_type1 veth af_packet sch_ingress cls_flower act_gact"
 cannot() { echo "$*" >&2; exit 3; }
 root=$dir/root lib=$dir/root/usr/lib/x86_64-linux-gnu apt=$dir/apt-$suite
 run() { "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$lib" --argv0 "$(basename "$1")" "$@"; }

@@ -15,12 +15,16 @@ var efaScript []byte
 //go:embed scapy.sh
 var scapyScript []byte
 
+//go:embed tc.sh
+var tcScript []byte
+
 //go:embed kernel.sh
 var kernelSetup []byte
 
 // Optional layers, which few runs need and which are built on demand.
 const (
 	efa   = "efa"   // Linux's efa driver and the programs that use it
+	tc    = "tc"    // iproute2's tc
 	scapy = "scapy" // in addition to Pyverbs: rdma-core's tests use it to encode ConnectX commands
 )
 
@@ -31,6 +35,10 @@ func (k *Kit) bringEFA(ctx context.Context) error { return k.more(ctx, efa, efaS
 // bringScapy downloads Scapy (1 MB), unless it exists already. It returns errCannot with the reason if the host lacks
 // something.
 func (k *Kit) bringScapy(ctx context.Context) error { return k.more(ctx, scapy, scapyScript) }
+
+// bringTC downloads iproute2's tc (12 MB with its libraries), unless it exists already. It returns errCannot with the
+// reason if the host lacks something.
+func (k *Kit) bringTC(ctx context.Context) error { return k.more(ctx, tc, tcScript) }
 
 // withKernel returns the kit with the kernel of another Debian release: 60 to 110 MB from the mirror, unless it exists
 // already. It returns errCannot with the reason if the host lacks something, or if the mirror lacks the release.

@@ -60,6 +60,9 @@ func (m *Model) allocFlowCounter(c *call) *refusal {
 	if r := m.obj.flowCounters.add(m, o); r != nil {
 		return r
 	}
+	if n > 1 {
+		m.count.counterBulks++
+	}
 	c.out.Set("flow_counter_id", uint64(o.id))
 	return nil
 }
@@ -99,6 +102,9 @@ func (m *Model) queryFlowCounter(c *call) *refusal {
 	}
 	if found == 0 {
 		return missing
+	}
+	if n > 1 {
+		m.count.counterReads++
 	}
 	return nil
 }

@@ -57,6 +57,7 @@ type counters struct {
 	filtered, missed, outOfBuffer uint64  // not for this vport; no flow table entry; no WQE
 	selfBlocked                   uint64
 	portWrites                    uint64
+	counterBulks, counterReads    uint64
 	rxOversize, txOversize        uint64
 	txDiscard                     uint64
 	bySize                        [10]uint64
@@ -105,6 +106,7 @@ type Counters struct {
 	RoCERx, RoCETx, RoCEDropped          uint64 // RoCE packets received, sent, and received without a matching QP
 	AckTimeouts                          uint64 // retransmissions by requesters because of a missing acknowledgement
 	PortWrites                           uint64 // writes to port registers by a virtual function, which have no effect
+	CounterBulks, CounterReads           uint64 // bulks of flow counters made, and queries of several counters
 }
 
 // Counters returns the counters. Use Port.Hold if the port is running.
@@ -117,6 +119,7 @@ func (m *Model) Counters() Counters {
 		TxBroadcast: c.tx[broadcast].frames, TxMulticast: c.tx[multicast].frames,
 		WireRxFrames: wire.frames, WireRxBytes: wire.bytes, Filtered: c.filtered, Missed: c.missed,
 		OutOfBuffer: c.outOfBuffer, SelfBlocked: c.selfBlocked,
+		CounterBulks: c.counterBulks, CounterReads: c.counterReads,
 		PortWrites: c.portWrites, RoCEDropped: c.roceDropped, AckTimeouts: c.ackTimeouts,
 		RoCERx:   c.rxIB[unicast].frames + c.rxIB[multicast].frames,
 		RoCETx:   c.txIB[unicast].frames + c.txIB[multicast].frames,
