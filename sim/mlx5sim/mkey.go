@@ -139,6 +139,9 @@ func (m *Model) destroyMkey(c *call) *refusal {
 	return nil
 }
 
+// anyPD is the protection domain of a QP for UMR. Linux up to 5.10 has it in another one than the key of its lists.
+const anyPD = ^uint32(0)
+
 // translate resolves an address under a key for a queue of protection domain pd.
 func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u use) ([]rdma.Piece, error) {
 	if key == resdLkey {
@@ -155,7 +158,7 @@ func (m *Model) translate(key uint32, at uint64, n int, pd uint32, rlky bool, u 
 		return nil, fmt.Errorf("lkey %#x: the key is %#x", key, k.key)
 	case k.free:
 		return nil, fmt.Errorf("lkey %#x is free", key)
-	case k.pd != pd:
+	case pd != anyPD && k.pd != pd:
 		return nil, fmt.Errorf("lkey %#x belongs to PD %#x, the queue to %#x", key, k.pd, pd)
 	case !k.allow[u]:
 		return nil, fmt.Errorf("lkey %#x does not allow it (lr, lw, rr, rw: %v)", key, k.allow)

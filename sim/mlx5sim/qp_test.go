@@ -362,8 +362,9 @@ func TestXRC(t *testing.T) {
 
 func TestUMR(t *testing.T) {
 	x := openRoCE(t, ConnectX4)
-	u := x.createQP(serviceUMR, 0x1c, 0) // Linux sets the PD with RST2INIT_QP
-	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, x.pd), 16)
+	u := x.createQP(serviceUMR, 0x1c, 0) // Linux sets the PD with RST2INIT_QP, up to 5.10 not that of its lists
+	pd := w32(x.do(dwords(16, 0, 0x800<<16), 16), 8)
+	x.do(dwords(272, 0, 0x502<<16, 8, u.qpn, 0x18, 3<<11, 0x1c, pd), 16)
 	x.do(dwords(272, 0, 0x503<<16, 8, u.qpn), 16)
 	x.do(dwords(272, 0, 0x504<<16, 8, u.qpn), 16)
 	key := w32(x.do(dwords(0x110, 0, 0x200<<16, 0x10, 1<<30|1<<15|1<<8, 0x14, 0xffffff<<8|9, 0x1c, x.pd, 0x44, 1, 0x48,

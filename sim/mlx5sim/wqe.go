@@ -85,6 +85,10 @@ func leastHeader(mode uint64, p *frame) int {
 }
 
 func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
+	pd := q.pd
+	if q.qp != nil && q.qp.st == serviceUMR {
+		pd = anyPD
+	}
 	for len(segs) >= wqeSeg {
 		n := be.Uint32(segs)
 		if n&inlineBit != 0 {
@@ -97,7 +101,7 @@ func (m *Model) gather(q *sq, f, segs []byte) ([]byte, *wqeError) {
 			segs = segs[end:]
 			continue
 		}
-		pieces, err := m.translate(be.Uint32(segs[4:]), be.Uint64(segs[8:]), int(n), q.pd, q.rlky, localRead)
+		pieces, err := m.translate(be.Uint32(segs[4:]), be.Uint64(segs[8:]), int(n), pd, q.rlky, localRead)
 		if err != nil {
 			return nil, badWQE(syndLocalProt, "data segment %x: %v", segs[:16], err)
 		}
