@@ -110,7 +110,8 @@ func TestStatOf(t *testing.T) {
 func change(edit func(*report.Report)) (a, b *report.Report) {
 	a, b = of(100, 200), of(100, 200)
 	a.Label, b.Label = "a", "b"
-	a.Traffic = report.Traffic{Mode: "closed", Protocol: "icmp", IPVersion: 4, FrameSize: 64, Transport: "raw", Outstanding: 1}
+	a.Traffic = report.Traffic{Mode: "closed", Protocol: "icmp", IPVersion: 4, FrameSize: 64, Transport: "raw",
+		Outstanding: 1}
 	b.Traffic = a.Traffic
 	edit(b)
 	return a, b
@@ -194,7 +195,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// Reports of one name are told apart by their folders.
+// Reports of the same name are distinguished by their folders.
 func TestDistinct(t *testing.T) {
 	a, b, c := of(1), of(1), of(1)
 	a.Dir, b.Dir, c.Label = "out//a", "out/b", "other"

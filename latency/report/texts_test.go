@@ -145,7 +145,8 @@ func TestDropTexts(t *testing.T) {
 	check.Same(t, to, []report.Drop{{Place: report.DroppedHere, By: "a", Frames: 3, Ours: true},
 		{Place: report.DroppedThere, By: "a", Frames: 5, Ours: true},
 		{Place: report.NotSent, By: "c", Frames: 7}}, "%v")
-	check.Equal(t, report.AddDrops(to, []report.Drop{{Place: report.NotSent, By: "c", Ours: true}})[2].Ours, false, "%t")
+	added := report.AddDrops(to, []report.Drop{{Place: report.NotSent, By: "c", Ours: true}})
+	check.Equal(t, added[2].Ours, false, "%t")
 	r := &report.Report{Drops: to, Counts: report.Counts{DroppedHere: 3, DroppedThere: 4, SendFailed: 7}}
 	check.Same(t, r.ByCounter(), []string{"not sent: 7 by c (may include other traffic)", "dropped here: 3 by a",
 		"dropped there: 5 by a (includes probes that are not in sent: of the warm-up, or not awaited)"}, "%q")

@@ -267,7 +267,8 @@ func TestErrorCounters(t *testing.T) {
 	x.Port.Settle(5)
 	x.send(opSend, 3<<2, datagramTo(2, testQP, testQKey, nil), x.data(128<<10, toPeer(64)))
 	for range 3 { // nothing is posted
-		x.m.datagram(x.m.findQP(testQP), &packet{Packet: rdma.Packet{PKey: 0xffff}, vl: managementVL, qkey: testQKey}, 0)
+		x.m.datagram(x.m.findQP(testQP),
+			&packet{Packet: rdma.Packet{PKey: 0xffff}, vl: managementVL, qkey: testQKey}, 0)
 	}
 	if a, b, c, d := count(methodSet, 1<<perfReceiveErrors); a != 1 || b != 1 || c != 1 || d != 3 {
 		t.Errorf("counters %d, %d, %d, %d", a, b, c, d)
