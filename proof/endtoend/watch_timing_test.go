@@ -1,0 +1,35 @@
+package endtoend
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/check"
+)
+
+// With -stamp-timing rebound-watch divides the slow time that a stopped responder causes between the responder's host
+// and the network, by the responder's own report. Without it the responder says only how long it took to answer, so
+// that the wait is elsewhere.
+func TestWatchStampTiming(t *testing.T) {
+	n := newNetwork(t)
+	pid := n.startResponder(t, "afpacket", "10.98.0.3/24")
+	for i, c := range []struct {
+		args       []string
+		side, none string
+	}{{[]string{"-stamp-timing"}, "responder", "elsewhere"}, {nil, "elsewhere", "network"}} {
+		w := n.watch(9431+i, append([]string{"stamp:10.98.0.3", "-rate", "200", "-driver", "afpacket"}, c.args...)...)
+		spent := func(v map[string]float64, side string) float64 {
+			return v[`rebound_slow_seconds_total{proto="stamp",side="`+side+`",target="stamp:10.98.0.3:862"}`]
+		}
+		v := w.until("slow time of "+c.side, func(v map[string]float64) bool {
+			n.must(unix.Kill(pid, unix.SIGSTOP))
+			time.Sleep(20 * time.Millisecond) // the length of the stop; nothing depends on it
+			n.must(unix.Kill(pid, unix.SIGCONT))
+			return spent(v, c.side) > 0.1
+		})
+		check.Equal(t, spent(v, c.none), 0, c.none+" has %v s")
+		w.end()
+	}
+}
