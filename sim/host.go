@@ -183,11 +183,37 @@ func (p *Port) Start() { p.start(rest) }
 // early, and for up to 2 ms. A register access that arrives as a message does not wait for that.
 func (p *Port) StartRemote() { p.start(restRemote) }
 
+// StartAt is Start for a port that looks for work once in a while. begin is called first, by the port's goroutine.
+func (p *Port) StartAt(every time.Duration, begin func()) {
+	p.begin(func(end, ran chan struct{}) {
+		defer close(ran)
+		begin()
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			for range 16 { // what a fault holds back is work, too
+				if !p.Step() {
+					break
+				}
+			}
+			unix.Nanosleep(&unix.Timespec{Nsec: every.Nanoseconds()}, nil)
+		}
+	})
+}
+
 // StartVirtual is Start in a bubble of testing/synctest, with the bubble's clock, which does not advance while a
 // goroutine of the bubble runs. So timeouts of a driver expire at once and never early.
 func (p *Port) StartVirtual() { p.start(restVirtual) }
 
 func (p *Port) start(rest func(idle int)) {
+	p.begin(func(end, ran chan struct{}) { p.spin(end, ran, rest) })
+}
+
+// begin has the machine's clock advance, and runs loop on a goroutine unless one runs.
+func (p *Port) begin(loop func(end, ran chan struct{})) {
 	p.run.Lock()
 	defer p.run.Unlock()
 	if p.end != nil {
@@ -197,7 +223,7 @@ func (p *Port) start(rest func(idle int)) {
 	p.mu.Lock()
 	p.started = time.Now()
 	p.mu.Unlock()
-	go p.spin(p.end, p.ran, rest)
+	go loop(p.end, p.ran)
 }
 
 // Stop undoes Start. The clock stops.

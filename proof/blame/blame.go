@@ -5,6 +5,7 @@ package blame
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -44,6 +45,8 @@ type options struct {
 	seed              uint64
 	rate              int
 	driver            string
+	card              bool // the bench uses a card's model
+	timestamps        bool // and its timestamps
 	protocols         []string
 	only              *regexp.Regexp
 	out               string // keeps the reports
@@ -75,6 +78,9 @@ func command(args []string, w io.Writer) error {
 	protocols := fs.String("proto", "stamp,udp,icmp", "protocols, separated by commas: stamp, udp, icmp")
 	cost := fs.Bool("cost", false,
 		"plant nothing: compare runs with and without the kernel's tracepoints, and say what watching costs")
+	fs.BoolVar(&o.card, "card", false,
+		"the bench uses a model of an 82599 by driver ixgbe instead of a veth interface; it takes -proto udp")
+	fs.BoolVar(&o.timestamps, "timestamps", true, "with -card: the bench records the card's timestamps")
 	only := fs.String("only", "", "a `PATTERN` (regular expression): only plants whose names match")
 	err := fs.Parse(args)
 	switch {
@@ -93,7 +99,9 @@ func command(args []string, w io.Writer) error {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return process.Usagef("-only: %w", err)
 	}
-	o.protocols = strings.Split(*protocols, ",")
+	if o.protocols = strings.Split(*protocols, ","); o.card && *protocols != "udp" {
+		return process.Usagef("-card: the card timestamps datagrams only, so that it takes -proto udp")
+	}
 	if os.Geteuid() != 0 {
 		return process.Usagef("namespaces and real-time priority take root")
 	}
@@ -121,11 +129,11 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 		return nil, errors.New("the bench and the responder need a core each, and this machine has one")
 	}
 	fmt.Fprintf(w, "seed %d, %v, episodes of %v, %d probes per second, %s, driver %s, %d CPUs, kernel %s, load at the start %s\n", o.seed, o.duration, o.episode,
-		o.rate, strings.Join(o.protocols, ", "), o.driver, runtime.NumCPU(), release(), load())
+		o.rate, strings.Join(o.protocols, ", "), cmp.Or(o.model(), o.driver), runtime.NumCPU(), release(), load())
 	r := rand.New(rand.NewPCG(o.seed, 1))
 	var all []*plant
 	for i := range plants {
-		if o.only.MatchString(plants[i].name) && plants[i].takes.no != o.driver {
+		if o.only.MatchString(plants[i].name) && plants[i].takes.no != o.driver && (o.card || !plants[i].takes.card) {
 			all = append(all, &plants[i])
 		}
 	}
@@ -156,6 +164,17 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 	}
 	m.load = load()
 	return m, nil
+}
+
+// model says with which model of a card the bench measures, if with one.
+func (o *options) model() string {
+	switch {
+	case !o.card:
+		return ""
+	case o.timestamps:
+		return "a model of an 82599 with its timestamps"
+	}
+	return "a model of an 82599 without its timestamps"
 }
 
 // episode is a measurement with some plants.
@@ -195,10 +214,12 @@ const (
 type bed struct {
 	near, middle, far *testbed.Namespace
 	relay             *relay
+	card              *card // instead of an interface in near
 }
 
 func (b *bed) close() {
 	b.relay.stop()
+	b.card.stop()
 	for _, n := range []*testbed.Namespace{b.near, b.middle, b.far} {
 		if n != nil {
 			n.Close()
@@ -206,12 +227,21 @@ func (b *bed) close() {
 	}
 }
 
-func newBed(relayed, stamp bool) (b *bed, err error) {
+func newBed(relayed, stamp, model bool) (b *bed, err error) {
 	b = &bed{}
 	for _, n := range []**testbed.Namespace{&b.near, &b.middle, &b.far} {
 		if *n, err = testbed.NewNamespace(); err != nil {
 			return b, fmt.Errorf("a network namespace: %w", err)
 		}
+	}
+	if model {
+		if b.card, err = startCard(b.middle, relayNear); err == nil {
+			err = pair(b.far, farIface, b.middle, relayFar)
+		}
+		if err == nil {
+			b.relay, err = newRelay(b.middle, stamp)
+		}
+		return b, err
 	}
 	if !relayed {
 		err = pair(b.near, nearIface, b.far, farIface)
@@ -261,7 +291,7 @@ func addAddress(name, prefix string) error {
 func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err error) {
 	clocks := r.IntN(2) == 0 // whether the hosts state their clocks' errors
 	stamp := e.protocol == "stamp"
-	b, err := newBed(slices.ContainsFunc(e.what, func(p *plant) bool { return p.takes.link }), stamp)
+	b, err := newBed(slices.ContainsFunc(e.what, func(p *plant) bool { return p.takes.link }), stamp, o.card)
 	defer b.close()
 	if err != nil {
 		return err
@@ -283,7 +313,14 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	}
 	args := []string{"run", farAddress, "-proto", e.protocol, "-explain", "-rate", fmt.Sprint(o.rate), "-duration",
 		o.episode.String(), "-runs", "1",
-		"-self-test", "0s", "-driver", "afpacket", "-core", fmt.Sprint(benchCore), "-out", folder}
+		"-self-test", "0s", "-core", fmt.Sprint(benchCore), "-out", folder}
+	if o.card {
+		near, _, _ := strings.Cut(nearPrefix, "/")
+		args = append(args, "-driver", "ixgbe", "-iface", "vfio-user:"+b.card.socket, "-source", near, "-gateway",
+			farAddress, fmt.Sprint("-timestamps=", o.timestamps))
+	} else {
+		args = append(args, "-driver", "afpacket")
+	}
 	if clocks && stamp {
 		resp.Set = append(resp.Set, "respond.stamp_clock_error=1us")
 		args = append(args, "-clock-error", "1us")
@@ -359,7 +396,11 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 		m.dropped += b.relay.dropped
 		m.reported += int(rep.Counts.Lost)
 	}
-	m.add(e.what, e.protocol, clocks, rep.Attribution, explained, planted)
+	protocol := e.protocol
+	if o.card {
+		protocol += ", " + o.model()
+	}
+	m.add(e.what, protocol, clocks, rep.Attribution, explained, planted)
 	return nil
 }
 

@@ -49,6 +49,8 @@ func Child() int {
 	case "bench":
 		go collectWhenAsked()
 		return bench.Main(args)
+	case "card":
+		err = beCard(args[0], args[1])
 	case "remover":
 		err = removeWhenOver(args[0])
 	}

@@ -55,6 +55,7 @@ type plant struct {
 // takes is what a plant takes besides the two processes.
 type takes struct {
 	link   bool     // the relay
+	card   bool     // a card's model on the bench's host
 	set    []string // settings of the responder
 	no     string   // a driver of the responder that prevents it
 	unique bool     // nothing but the plant has such causes
@@ -89,6 +90,7 @@ var plants = []plant{
 	{"page faults of the responder", attribution.Responder, pageOut, faulted, takes{set: []string{"cpu.lock_memory=false"}}},
 	{"CPU quota of the responder", attribution.Responder, quota, throttled, takes{unique: true}},
 	{"garbage collections of the bench", attribution.Here, collections, collected, takes{}},
+	{"transfers of the bench's card held up", attribution.Here, holdTransfers, nil, takes{card: true}},
 	{"delay on the way there", attribution.Network, slow(0, false), nil, takes{link: true}},
 	{"delay on the way back", attribution.Network, slow(1, false), nil, takes{link: true}},
 	{"jitter on the way there", attribution.Network, slow(0, true), nil, takes{link: true}},
