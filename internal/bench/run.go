@@ -189,7 +189,7 @@ func (o *runOptions) define(fs *flag.FlagSet) *runLine {
 		"search for the highest rate without loss, as in RFC 2544 §26.1, up to `N` probes per second;\n"+
 			"each trial lasts -duration (the RFC wants 60s)")
 	fs.Func("ab", "`KEY=VALUE[,...]` of one of two or more variants (repeat -ab), measured in short alternating "+
-		"slices;\nkeys are name and the flags with a single value: target, port, size, driver, dscp, vlan, ...;\nthe last may "+
+		"slices;\nkeys are name, explain and the flags with a single value: target, port, size, driver, dscp, vlan, ...;\nthe last may "+
 		"be do=COMMAND, which runs before each slice of the variant", func(v string) error {
 		c.variants = append(c.variants, v)
 		return nil

@@ -37,6 +37,8 @@ type Result struct {
 	MissedCauses int64  `json:"missed_causes,omitempty"`
 	// CausesBy is what How describes: "tracepoints", "counters" or "nothing". Older reports do not have it; see Source.
 	CausesBy Source `json:"causes_by,omitempty"`
+	// Cost says what watching the core costs the round trips, or how to measure it; empty if nothing was watched.
+	Cost string `json:"cost_of_watching,omitempty"`
 	// Timeline is when which causes had the polling cores, also while no probe was slow.
 	Timeline []Track `json:"timeline,omitempty"`
 	// Direction is why the network's part has no direction, or empty.
@@ -139,6 +141,7 @@ type About struct {
 	Stamps             string // what stamps sent and received frames here: "kernel" or "card"; empty for nothing
 	How                string // see Result
 	CausesBy           Source
+	Cost               string
 	MissedCauses       int64
 }
 
@@ -149,7 +152,7 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 	}
 	u := Typical(sample)
 	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy,
-		MissedCauses: about.MissedCauses}
+		Cost: about.Cost, MissedCauses: about.MissedCauses}
 	slowest = sorted(slowest)
 	counts := map[Cause]int{}
 	var known [len(points)]bool

@@ -300,6 +300,9 @@ func attributedOf(r *report.Report) *attributed {
 	out.Known = append(out.Known, Row{"causes on this host", []string{how}},
 		Row{"causes on the responder's host", []string{cmp.Or(a.FarCauses,
 			"not known: see its own metrics, or add its report (rebound-bench explain)")}})
+	if a.Cost != "" {
+		out.Known = append(out.Known, Row{"cost of watching", []string{a.Cost}})
+	}
 	if a.Aligned != "" {
 		out.Known = append(out.Known, Row{"the hosts' clocks", []string{a.Aligned}})
 	}

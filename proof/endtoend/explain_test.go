@@ -131,6 +131,39 @@ func TestExplainHasKernelTimes(t *testing.T) {
 	}
 }
 
+// What watching costs is measured by variants with and without it, whose slices alternate: the one without is not
+// watched, and the differences are printed. Other reports say that the cost is not measured, and how to.
+func TestCostOfExplain(t *testing.T) {
+	n := newNetwork(t)
+	dir := filepath.Join(t.TempDir(), "r")
+	r := n.bench(quick("-target", far4, "-driver", "afpacket", "-ab", "name=watched,explain=true", "-ab",
+		"name=unwatched,explain=false", "-count", "4000", "-out", dir)...)
+	on := read(t, filepath.Join(dir, "01-watched"), r)
+	off := read(t, filepath.Join(dir, "02-unwatched"), r)
+	if on.Attribution == nil || off.Attribution != nil {
+		t.Fatalf("attributed: %v and %v\n%s", on.Attribution, off.Attribution, r.out)
+	}
+	check.Contains(t, r.out, "p99.9")
+	check.Contains(t, on.Attribution.Cost, "explain=false")
+	if off.Tail == nil {
+		t.Fatal("the unwatched variant has nothing about its slowest")
+	}
+	for _, c := range off.Tail.Causes {
+		if c.Within != 0 {
+			t.Errorf("its core was watched: %+v", c)
+		}
+	}
+	single, _ := n.measure(t, "-target", far4, "-driver", "afpacket", "-count", "200")
+	check.Contains(t, single.Attribution.Cost, "not measured", "-ab explain=false")
+	for _, c := range single.Tail.Causes {
+		if c.Within != 0 {
+			t.Errorf("two watchers read the counters: %+v", c)
+		}
+	}
+	bad := n.bench(quick("-target", far4, "-ab", "explain=perhaps", "-ab", "explain=true")...)
+	check.Contains(t, bad.errors, "explain: \"perhaps\"")
+}
+
 // With -timestamps and a driver of our own, rows have the times of the card's own clock, here a model's, with their
 // error bounds. They still add up, and the page has the time from the NIC to the thread by itself.
 func TestExplainHasCardTimes(t *testing.T) {

@@ -22,6 +22,7 @@ type Noise struct {
 	Missed int64
 	How    string // how these are known, or why there are none
 	By     attribution.Source
+	Cost   string // what watching costs; empty if nothing was watched
 }
 
 // causes returns the events during some round trips. A counter that often counts, and does not say for how long,
@@ -98,7 +99,8 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 		return nil
 	}
 	about := attribution.About{Total: rep.Main().Total.Count, Epoch: clock.Time(0).UnixNano(), Stamps: "kernel",
-		How: noise.How, CausesBy: noise.By, MissedCauses: noise.Missed}
+		How: noise.How, CausesBy: noise.By, Cost: noise.Cost,
+		MissedCauses: noise.Missed}
 	errorNS := int64(-1)
 	switch {
 	case rep.STAMP == nil:

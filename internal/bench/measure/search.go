@@ -171,10 +171,11 @@ func (s *session) try(each *Series, rate float64) (t Trial, err error) {
 	runtime.GC()
 	show := newProgress(s.ProgressTo, s.Log, 1, engine.Limit{Warmup: s.Warmup, Duration: s.Duration})
 	show.next(each)
-	endNoise := s.startNoise()
+	s.prepareNoise()
+	s.watchNoise(each.Explain)
 	err = each.Run(engine.Limit{Warmup: s.Warmup, Duration: s.Duration,
 		Behind: max(s.Duration/10, 100*time.Millisecond)}, s.Stop)
-	endNoise()
+	s.watchNoise(false)
 	show.end()
 	t = Trial{Rate: rate}
 	t.Counts, _ = each.Counts()

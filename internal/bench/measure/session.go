@@ -80,7 +80,9 @@ type session struct {
 	places [][]int // Paired: for each series, its position in each block so far
 	saved  []survivor
 	around Circumstances
-	silent []bool // for each series: its last run got no reply
+	noisy  bool           // what has the core is to be watched
+	noise  *observe.Noise // while it is watched
+	silent []bool         // for each series: its last run got no reply
 	load   *Load
 	view   *live  // nil for none
 	loaded bool   // the load was started
@@ -106,6 +108,7 @@ func Run(o Plan) (*Result, error) {
 				return err
 			}
 		}
+		s.prepareNoise()
 		watch, err := s.watch()
 		if err != nil {
 			s.Log.Warn("interruptions of the measuring core cannot be observed", "reason", err)
@@ -120,12 +123,11 @@ func Run(o Plan) (*Result, error) {
 			s.ProgressTo = nil
 			defer s.view.end()
 		}
-		endNoise := s.startNoise()
 		err = s.rounds()
 		if watch != nil {
 			s.around.Watched = watch.Stop()
 		}
-		endNoise()
+		s.watchNoise(false)
 		if s.state != "" {
 			s.Log.Log(context.Background(), nic.Notice, "the setting of the last do= command remains in force",
 				"variant", s.state)
@@ -215,39 +217,63 @@ func (s *session) recording() Recording {
 	return Recording{Duration: s.Duration, Interval: s.Interval, Raw: s.Raw}
 }
 
-// watch records events on the measuring core, if there is another core to do that from.
+// watch counts events on the measuring core, if there is another core to do that from. If the slowest round trips of a
+// series are attributed, watchNoise reads the counters as far as they are needed.
 func (s *session) watch() (*observe.Watch, error) {
-	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch {
+	if rest := s.core.Rest(); rest.Count() == 0 || !s.Watch || s.explains(true) {
 		return nil, nil
 	}
 	return observe.Start(s.core.CPU, unix.Gettid())
 }
 
-// startNoise begins to record what has the measuring core while the thread does not run, if a report attributes its
-// round trips and there is another core to do that from. The record ends when the function that it returns is called.
-func (s *session) startNoise() (end func()) {
+// explains reports whether there is a series whose slowest round trips are attributed, or one whose are not.
+func (s *session) explains(yes bool) bool {
+	return slices.ContainsFunc(s.series, func(each *Series) bool { return each.Explain == yes })
+}
+
+// prepareNoise says how causes will be known, and what watching for them costs.
+func (s *session) prepareNoise() {
 	s.around.Noise = Noise{By: attribution.NotWatched}
+	n := &s.around.Noise
 	rest := s.core.Rest()
 	switch {
-	case !slices.ContainsFunc(s.series, func(each *Series) bool { return each.Explain }):
-		return func() {}
+	case !s.explains(true):
 	case rest.Count() == 0:
-		s.around.Noise.How = "not watched: this process may use only one CPU"
-		return func() {}
+		n.How = "not watched: this process may use only one CPU"
 	case !s.Watch:
-		s.around.Noise.How = "not watched: the responder has the other CPUs"
-		return func() {}
+		n.How = "not watched: the responder has the other CPUs"
+	default:
+		s.noisy = true
+		n.Cost = "not measured in this run: a run with -ab explain=true -ab explain=false compares percentiles with and without"
+		if s.explains(false) {
+			n.Cost = "measured in this session: the difference from the variant with explain=false (rebound-bench compare)"
+		}
+	}
+}
+
+// watchNoise begins to record what has the measuring core while the thread does not run, or ends that. Variants that
+// differ in it are measured with and without, which shows what it costs.
+func (s *session) watchNoise(on bool) {
+	if !s.noisy || on == (s.noise != nil) {
+		return
+	}
+	n := &s.around.Noise
+	if !on {
+		events, missed := s.noise.Stop()
+		n.Events, n.Missed, s.noise = append(n.Events, events...), n.Missed+missed, nil
+		return
 	}
 	noise, err := observe.StartNoise(s.core.CPU, unix.Gettid())
 	if err != nil {
-		s.around.Noise.How = "not watched: " + err.Error()
+		s.noisy = false
+		n.How, n.Cost = "not watched: "+err.Error(), ""
 		s.Log.Warn("what has the measuring core cannot be observed", "reason", err)
-		return func() {}
+		return
 	}
-	if s.around.Noise.How, s.around.Noise.By = noise.How(), attribution.Counters; noise.Traced() {
-		s.around.Noise.By = attribution.Tracepoints
+	s.noise = noise
+	if n.How, n.By = noise.How(), attribution.Counters; noise.Traced() {
+		n.By = attribution.Tracepoints
 	}
-	return func() { s.around.Noise.Events, s.around.Noise.Missed = noise.Stop() }
 }
 
 // rounds measures all series, one slice of each per round: a sweep forwards and backwards, so that slow drift affects
@@ -303,6 +329,7 @@ func (s *session) rounds() error {
 			if err := s.hook(each); err != nil {
 				return err
 			}
+			s.watchNoise(each.Explain)
 			runtime.GC() // no garbage collection while measuring
 			show.next(each)
 			if s.Paired {

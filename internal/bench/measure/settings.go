@@ -421,6 +421,14 @@ func (s *Settings) Set(key, value string) error {
 		s.Name = value
 		return nil
 	}
+	if key == "explain" { // its flag is for all variants
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("explain: %q is not true or false", value)
+		}
+		s.Explain = on
+		return nil
+	}
 	was := *s
 	rows := setting.New(s.Rows()...)
 	*s = was
@@ -430,7 +438,7 @@ func (s *Settings) Set(key, value string) error {
 		}
 		return nil
 	}
-	all := append([]string{"do", "name"}, rows.Flags()...)
+	all := append([]string{"do", "explain", "name"}, rows.Flags()...)
 	return fmt.Errorf("unknown setting %q%s: -ab accepts %s", key, setting.Meant("", key, all), strings.Join(all, ", "))
 }
 
