@@ -3,7 +3,10 @@ package bench
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rebound-nic/rebound/internal/host/command"
@@ -75,9 +78,29 @@ func explain(rep, responder *report.Report, clockError time.Duration) error {
 	}
 	loop := &attribution.Loop{From: responder.Gaps.From, Missed: responder.Gaps.Missed,
 		Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
+	loop.Doubt = misfit(rep, responder)
 	for _, g := range responder.Gaps.All {
 		loop.Intervals = append(loop.Intervals, attribution.Interval{Start: g.Start, End: g.Start + g.Duration,
 			Core: g.Core, Text: g.Text, Name: g.Name, Weak: g.Weak})
 	}
 	return rep.Attribution.AddResponder(loop, rep.Main().Total.Count, int64(clockError))
+}
+
+// misfit returns why a responder's report is not of the one that answered, or "".
+func misfit(rep, responder *report.Report) string {
+	target, err := netip.ParseAddr(rep.Traffic.Target)
+	if with, bad := netip.ParseAddrPort(rep.Traffic.Target); bad == nil {
+		target, err = with.Addr(), nil
+	}
+	if target = target.WithZone("").Unmap(); err == nil && len(responder.Addresses) > 0 &&
+		!slices.Contains(responder.Addresses, target.String()) {
+		return fmt.Sprintf("the probes went to %v, and it answers for %s", target,
+			strings.Join(responder.Addresses, ", "))
+	}
+	replies := rep.Counts.Received + rep.Counts.Late
+	if n := responder.Counts.Sent; n < replies && !responder.Start.After(rep.Start) && !responder.End.Before(rep.End) {
+		return fmt.Sprintf("%s came, and it answered %s", sanitize.Count(replies, "reply"),
+			sanitize.Count(n, "request"))
+	}
+	return ""
 }

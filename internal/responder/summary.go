@@ -170,6 +170,9 @@ func (a *answering) report() *report.Report {
 	r.Start, r.End = a.since, a.end
 	r.Runs = []latency.Run{{End: r.End.Sub(r.Start).Nanoseconds()}}
 	r.Host = a.host
+	for _, p := range a.settings.respond.addresses {
+		r.Addresses = append(r.Addresses, p.Addr().String())
+	}
 	describe(r, a.info, a.port)
 	n := a.answerer.stats()
 	r.Counts.Sent, r.Counts.Received = int64(n.Answered()), int64(n.Answered()+n.Refused())

@@ -26,6 +26,9 @@ type Loop struct {
 	Start, End int64 // the recorded time
 	Intervals  []Interval
 	How        string // how causes are known; empty if they were not watched
+	// Doubt is why this may be another responder's. It is refused then, unless the round trips themselves align its
+	// clock.
+	Doubt string
 }
 
 // Errors of AddResponder.
@@ -33,6 +36,7 @@ var (
 	ErrNoOverlap = errors.New("the reports do not overlap in time")
 	ErrNoRows    = errors.New("no round trips are attributed")
 	ErrNoGaps    = errors.New("the responder recorded no gaps")
+	ErrDoubtful  = errors.New("the report is of another responder or another time, and the round trips do not align its clock")
 )
 
 // slow is a row as it is compared with the responder's gaps: ns since 1970 by this host's clock.
@@ -56,7 +60,11 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	for _, s := range all {
 		first, last = min(first, s.sent), max(last, s.seen)
 	}
-	if slack := max(clockError, 0); last < l.Start-max(slack, mostOffset) || first > l.End+max(slack, mostOffset) {
+	slack := clockError
+	if clockError < 0 {
+		slack = mostOffset
+	}
+	if last < l.Start-slack || first > l.End+slack {
 		return ErrNoOverlap
 	}
 	gaps := map[int][]Interval{}
@@ -71,11 +79,20 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	for _, c := range sortedKeys(gaps) {
 		slices.SortFunc(gaps[c], func(a, b Interval) int { return cmp.Compare(a.End, b.End) })
 	}
-	best, core, err := alignCores(all, gaps, r.Usual.Path, clockError)
+	within := clockError
+	if l.Doubt != "" { // at any difference, because by the stated one nearly any report has some gaps
+		within = -1
+	}
+	best, core, err := alignCores(all, gaps, r.Usual.Path, within)
+	if d := best.far(first) - first; err == nil && clockError >= 0 && max(d, -d) > clockError+best.bound {
+		err = errNotShown
+	}
 	switch {
 	case err == nil:
 		r.Aligned = fmt.Sprintf("aligned by %s of the slowest, within %s", latency.FormatCount(best.by),
 			latency.FormatNS(float64(best.bound)))
+	case clockError >= 0 && !errors.Is(err, errChanged) && l.Doubt != "":
+		return fmt.Errorf("%w: %s", ErrDoubtful, l.Doubt)
 	case clockError >= 0 && !errors.Is(err, errChanged):
 		best, core = alignment{bound: clockError}, sortedKeys(gaps)[0]
 		r.Aligned = fmt.Sprintf("stated to differ by at most %s", latency.FormatNS(float64(clockError)))

@@ -364,3 +364,33 @@ func TestFewGapsOfManyRoundTrips(t *testing.T) {
 		t.Errorf("%d right, %d wrong, %d to none; %s", right, wrong, none, r.Aligned)
 	}
 }
+
+// A report that may be another responder's is refused if only -clock-error relates its clock, and accepted if the round
+// trips do.
+func TestDoubtfulReport(t *testing.T) {
+	const doubt = "the probes went to another address"
+	r, l, _ := planted(0, 0, 0, 10, 900) // nothing waited for the responder
+	must.OK(t, r.AddResponder(l, 100_000, 1000))
+	r, l, _ = planted(0, 0, 0, 10, 900)
+	l.Doubt = doubt
+	if err := r.AddResponder(l, 100_000, 1000); !errors.Is(err, ErrDoubtful) || !strings.Contains(err.Error(), doubt) {
+		t.Errorf("%v", err)
+	}
+	if r.Aligned != "" {
+		t.Errorf("refused, and attributed: %s", r.Aligned)
+	}
+	r, l, _ = planted(0, 0, 600, 200, 200)
+	l.Doubt = doubt
+	must.OK(t, r.AddResponder(l, 100_000, 1000))
+}
+
+// With a stated error of the clocks, a report of a time just before or after does not overlap.
+func TestStatedErrorBoundsTheTime(t *testing.T) {
+	for _, shift := range []int64{-minute - 2e9, minute + 2e9} { // the responder's time has a second more at both ends
+		r, l, _ := planted(0, 0, 0, 10, 900)
+		l.Start, l.End = l.Start+shift, l.End+shift
+		if err := r.AddResponder(l, 100_000, 1000); !errors.Is(err, ErrNoOverlap) {
+			t.Errorf("%d s later: %v", shift/1e9, err)
+		}
+	}
+}

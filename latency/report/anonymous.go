@@ -53,7 +53,7 @@ func (r *Report) Anonymize() {
 		f := &r.Host.Findings[i]
 		f.What, f.Fix = Scrub(f.What), Scrub(f.Fix)
 	}
-	r.Device.MAC = ""
+	r.Device.MAC, r.Addresses = "", nil
 	r.Device.Device = Scrub(r.Device.Device)
 }
 

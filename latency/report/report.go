@@ -75,7 +75,9 @@ type Report struct {
 	// Attribution divides the slowest round trips between the hosts and the network. Older versions wrote none.
 	Attribution *attribution.Result `json:"attribution,omitempty"` // bench only
 	STAMP       *STAMP              `json:"stamp,omitempty"`       // STAMP only
-	Gaps        *Gaps               `json:"gaps,omitempty"`        // responder only; nil if its driver has no loop. Older versions wrote none
+	// Addresses are those that a responder answers for. Older versions and anonymous reports have none.
+	Addresses []string `json:"addresses,omitempty"`
+	Gaps      *Gaps    `json:"gaps,omitempty"` // responder only; nil if its driver has no loop. Older versions wrote none
 	// Own names the percentiles of the round trips that this host's own lag accounts for, such as "p99.9". Older
 	// versions wrote none.
 	Own []string `json:"own_percentiles,omitempty"`
