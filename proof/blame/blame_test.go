@@ -129,6 +129,34 @@ func TestPlantedSides(t *testing.T) {
 	}
 }
 
+// What the bench's card holds up on the way to memory is this host's by the card's timestamps, although its loop looked
+// all the time.
+func TestHeldTransfers(t *testing.T) {
+	needs.Root(t, "network namespaces")
+	if runtime.NumCPU() < 2 {
+		t.Skip("the bench and the responder need a core each")
+	}
+	o := options{episode: 2 * time.Second, rate: 300, driver: "afpacket", card: true, timestamps: true,
+		responder: programs.Path(t, "responder")}
+	m, r := newMatrix(), rand.New(rand.NewPCG(1, 1))
+	const enough, most = 10, 6
+	p := named("transfers of the bench's card held up")
+	by, all := map[string]int{}, 0
+	for number := 0; all < enough && number < most; number++ {
+		must.OK(t, o.measure(episode{"udp", []*plant{p}}, number, r, m))
+		by, all = m.plants[p.name].by, 0
+		for _, n := range by {
+			all += n
+		}
+	}
+	if all < enough {
+		t.Skipf("only %d of the slowest probes are the plant's: this machine delays all others longer", all)
+	}
+	if right := by[p.side.String()]; 2*right <= all {
+		t.Errorf("attributed to %v", by)
+	}
+}
+
 func TestTruth(t *testing.T) {
 	// from 1,000,000 to 1,100,000 ns, sent at 1,010,000
 	row := attribution.Row{At: 1000, RTT: 100_000, Times: []int64{0, 10_000}}
