@@ -149,5 +149,6 @@ func (g *gapLog) report(how string) *report.Gaps {
 			Duration: max(g.clock.Between(e.From, e.To), 0), Text: text, Name: name, Weak: e.Weak})
 	}
 	slices.SortFunc(out.All, func(a, b report.Gap) int { return cmp.Compare(a.Start, b.Start) })
+	out.Sum()
 	return out
 }

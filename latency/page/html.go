@@ -92,6 +92,7 @@ type reportPage struct {
 	Transfer []Row
 	Sim      bool
 	Tail     *attributed // nil if nothing is attributed
+	Gaps     *gapTable   // nil unless it is of a responder that recorded its gaps
 }
 
 // Headline is a figure in large print.
@@ -112,6 +113,7 @@ func Report(w io.Writer, rep *report.Report) error {
 		p.Headline, p.Plots, p.Tail = headlines(rep), plots(rep), attributedOf(rep)
 		p.Plots = append(append(p.Plots, bandPlot(rep.Attribution)...), waterfallPlot(rep.Attribution)...)
 	}
+	p.Gaps = gapTableOf(rep)
 	p.Columns, p.Rows = statTable(rep)
 	p.Frames, p.Transfer = countRows([]*report.Report{rep}, false), transferRows([]*report.Report{rep})
 	way := func(name string, n *int64, always bool) {

@@ -43,7 +43,13 @@ func (r *Report) Anonymize() {
 	}
 
 	if r.Gaps != nil {
-		r.Gaps.How = Scrub(r.Gaps.How)
+		r.Gaps.How, r.Gaps.Causes = Scrub(r.Gaps.How), slices.Clone(r.Gaps.Causes)
+		for i := range r.Gaps.Causes {
+			c := &r.Gaps.Causes[i]
+			if c.Text = Scrub(c.Text); c.Name != "" {
+				c.Name = "another thread"
+			}
+		}
 	}
 
 	r.Host.Hostname, r.Host.Cmdline = "", ""

@@ -1,11 +1,13 @@
 package report
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +24,10 @@ type Gaps struct {
 	// How says how the causes are known; empty if they were not watched.
 	How          string `json:"causes_known_by,omitempty"`
 	MissedCauses int64  `json:"missed_causes,omitempty"`
+	// Kept is how many gaps the file has, and Causes what had the cores, from that in most of these gaps. Older
+	// versions wrote neither.
+	Kept   int        `json:"kept,omitempty"`
+	Causes []GapCause `json:"causes,omitempty"`
 
 	All []Gap `json:"-"` // in the order of time; ReadGaps reads them
 }
@@ -34,6 +40,75 @@ type Gap struct {
 	Text     string // what had the core; empty for an iteration
 	Name     string // of one of several of its kind, such as a thread; may be empty
 	Weak     bool   // by a counter: it happened at some time in the interval
+}
+
+// GapCause is one kind of cause of gaps.
+type GapCause struct {
+	Text string `json:"text"`
+	Name string `json:"name,omitempty"` // of one of several of its kind, such as a thread
+	Weak bool   `json:"weak,omitempty"` // by a counter: it happened near the gaps, not certainly in them
+	// Gaps is the number of gaps of which it had the core for a tenth or more, of weak causes of those around which it
+	// was counted.
+	Gaps    int   `json:"gaps"`
+	Times   int   `json:"times"`
+	Took    int64 `json:"took_ns"`    // all times together; 0 for weak causes
+	Longest int64 `json:"longest_ns"` // the same for one
+}
+
+// mostGapCauses bounds Gaps.Causes.
+const mostGapCauses = 20
+
+// Sum computes Kept and Causes from All.
+func (g *Gaps) Sum() {
+	type kind struct {
+		text, name string
+		weak       bool
+	}
+	places := map[kind]int{}
+	g.Kept, g.Causes = 0, nil
+	gaps := map[int][]Gap{} // by core, in the order of time; those of one core do not overlap
+	for _, gap := range g.All {
+		if gap.Text == "" {
+			g.Kept++
+			gaps[gap.Core] = append(gaps[gap.Core], gap)
+		}
+	}
+	last := map[kind]map[int]int{} // by core, the place of the latest gap that was counted, plus one
+	for _, c := range g.All {
+		if c.Text == "" {
+			continue
+		}
+		k := kind{c.Text, c.Name, c.Weak}
+		i, ok := places[k]
+		if !ok {
+			i, places[k], last[k] = len(g.Causes), len(g.Causes), map[int]int{}
+			g.Causes = append(g.Causes, GapCause{Text: c.Text, Name: c.Name, Weak: c.Weak})
+		}
+		s := &g.Causes[i]
+		s.Times++
+		if !c.Weak {
+			s.Took, s.Longest = s.Took+c.Duration, max(s.Longest, c.Duration)
+		}
+		for core, all := range gaps {
+			if c.Core >= 0 && c.Core != core {
+				continue
+			}
+			from, _ := slices.BinarySearchFunc(all, c.Start,
+				func(gap Gap, at int64) int { return cmp.Compare(gap.Start+gap.Duration, at) })
+			for n := max(from, last[k][core]); n < len(all) && all[n].Start < c.Start+c.Duration; n++ {
+				gap := &all[n]
+				during := min(gap.Start+gap.Duration, c.Start+c.Duration) - max(gap.Start, c.Start)
+				if 10*during >= gap.Duration || c.Weak {
+					s.Gaps++
+					last[k][core] = n + 1
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(g.Causes, func(a, b GapCause) int {
+		return cmp.Or(cmp.Compare(b.Gaps, a.Gaps), cmp.Compare(b.Took, a.Took), cmp.Compare(b.Times, a.Times))
+	})
+	g.Causes = g.Causes[:min(len(g.Causes), mostGapCauses)]
 }
 
 var gapColumns = []string{"core", "start_ns", "duration_ns", "cause", "name", "weak"}

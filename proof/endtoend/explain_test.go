@@ -267,6 +267,8 @@ func TestExplainWithTheRespondersReport(t *testing.T) {
 				t.Errorf("round trips of which half was in a pulse: %v; gaps: %+v", sides,
 					must.Get(report.Read(far))(t).Gaps)
 			}
+			check.Contains(t, string(must.Get(os.ReadFile(filepath.Join(far, report.HTMLFile)))(t)),
+				"What had the polling cores", "polling gaps of")
 			other := n.bench("explain", near, near)
 			check.Contains(t, other.errors, "not of a responder")
 		})
