@@ -1,9 +1,13 @@
 package virtio
 
 import (
+	"bytes"
+	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
 
@@ -16,6 +20,40 @@ func TestNumbersWrap(t *testing.T) {
 		nictest.Wraps(t, r, b.arrive, b.Queue.Poll)
 		if b.rx.seen >= nictest.BeforeWrap || b.tx.next >= nictest.BeforeWrap {
 			t.Errorf("received %d, transmitted %d: the test does not reach the end", b.rx.seen, b.tx.next)
+		}
+	})
+}
+
+// After a reset every buffer is the receive ring's, whoever had it, and the rings' areas are as at first, with no byte
+// beside them changed.
+func TestResetForgetsAll(t *testing.T) {
+	both(t, func(t *testing.T, b *testQueue, _ *fastpath.Responder) {
+		owners := unsafe.Slice((*byte)(b.owner), testRing)
+		for i := range owners {
+			owners[i] = inReply | inSend
+		}
+		const behind = 16
+		for _, r := range []*ring{&b.rx, &b.tx} {
+			for i, area := range []unsafe.Pointer{r.desc, r.driver, r.device} {
+				all := unsafe.Slice((*byte)(area), r.areas()[i]+behind)
+				for k := range all {
+					all[k] = 0xAA
+				}
+			}
+		}
+		b.Queue.reset()
+		for i, owner := range owners {
+			check.Equal(t, owner, inReceive, fmt.Sprintf("owner of buffer %d: %%#x", i))
+		}
+		for _, r := range []*ring{&b.rx, &b.tx} {
+			for i, area := range []unsafe.Pointer{r.desc, r.driver, r.device} {
+				size := r.areas()[i]
+				all := unsafe.Slice((*byte)(area), size+behind)
+				check.Same(t, all[size:], bytes.Repeat([]byte{0xAA}, behind), fmt.Sprintf("behind area %d: %% x", i))
+				if r == &b.tx && i != 1 || i == 2 {
+					check.Same(t, all[:size], make([]byte, size), fmt.Sprintf("area %d: %% x", i))
+				}
+			}
 		}
 	})
 }
