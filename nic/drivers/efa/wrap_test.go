@@ -17,11 +17,12 @@ func TestNumbersWrap(t *testing.T) {
 	for _, n := range numbers {
 		*n += nictest.BeforeWrap
 	}
+	arrive := func(n int) {
+		b.reversed = !b.reversed
+		b.arrive(n)
+	}
 	for b.pair = range int(b.npairs) {
-		nictest.Wraps(t, newResponder(t), func(n int) {
-			b.reversed = !b.reversed
-			b.arrive(n)
-		}, b.Queue.Poll)
+		nictest.Wraps(t, newResponder(t), arrive, b.Queue.Poll)
 		if p := &b.pairs[b.pair]; p.posted >= nictest.BeforeWrap || p.rxTail >= nictest.BeforeWrap {
 			t.Errorf("pair %d: send %d, receive %d: the test does not reach the end", b.pair, p.posted, p.rxTail)
 		}

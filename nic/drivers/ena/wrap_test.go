@@ -16,5 +16,9 @@ func TestNumbersWrap(t *testing.T) {
 		if b.rxHead >= nictest.BeforeWrap || b.txTail >= nictest.BeforeWrap {
 			t.Errorf("completion %d, transmit %d: the test does not reach the end", b.rxHead, b.txTail)
 		}
+		b.arrive(3) // not taken
+		b.reset()
+		b.rxDone, b.txDone = 0, 0
+		nictest.Wraps(t, nictest.NewResponder(t), b.arrive, b.Queue.Poll)
 	}
 }

@@ -15,4 +15,7 @@ func TestNumbersWrap(t *testing.T) {
 	if b.rxNext >= nictest.BeforeWrap || b.txTail >= nictest.BeforeWrap {
 		t.Errorf("slot %d, transmit %d: the test does not reach the end", b.rxNext, b.txTail)
 	}
+	b.receive(3) // not taken
+	b.reset()
+	nictest.Wraps(t, nictest.NewResponder(t), b.arrive, b.Queue.Poll)
 }

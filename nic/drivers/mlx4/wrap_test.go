@@ -18,6 +18,12 @@ func TestNumbersWrap(t *testing.T) {
 		if q.rxNext >= nictest.BeforeWrap || q.txTail >= nictest.BeforeWrap {
 			t.Errorf("slot %d, block %d: the test does not reach the end", q.rxNext, q.txTail)
 		}
+		arrive(3) // not taken
+		emptyCQ(q.rxCQ, q.mask+1)
+		emptyCQ(q.txCQ, q.txMask+1)
+		q.reset()
+		b.arrived = 0
+		nictest.Wraps(t, r, arrive, poll)
 	}
 	for _, push := range []bool{false, true} {
 		for _, size := range []int{98, 300} { // copied whole, and with a pointer

@@ -19,6 +19,12 @@ func TestNumbersWrap(t *testing.T) {
 			if b.rxNext >= nictest.BeforeWrap || b.txTail >= nictest.BeforeWrap {
 				t.Errorf("slot %d, block %d: the test does not reach the end", b.rxNext, b.txTail)
 			}
+			b.arrive(3) // not taken
+			emptyCQ(b.rxCQ, b.mask+1)
+			emptyCQ(b.txCQ, b.txMask+1)
+			b.reset()
+			b.arrived = 0
+			nictest.Wraps(t, rig.NewResponder(t), b.arrive, b.Queue.Poll)
 		}
 	}
 }

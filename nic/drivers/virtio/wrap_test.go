@@ -21,6 +21,9 @@ func TestNumbersWrap(t *testing.T) {
 		if b.rx.seen >= nictest.BeforeWrap || b.tx.next >= nictest.BeforeWrap {
 			t.Errorf("received %d, transmitted %d: the test does not reach the end", b.rx.seen, b.tx.next)
 		}
+		b.arrive(3) // not taken
+		b.restart()
+		nictest.Wraps(t, r, b.arrive, b.Queue.Poll)
 	})
 }
 
