@@ -66,7 +66,7 @@ func (m *Model) createCQ(c *call) *refusal {
 	q := &cq{uar: in.U32("uar_page"), eqn: in.U32("c_eqn"), oi: in.Is("oi"),
 		period: in.U32("cq_period"), maxCount: in.U32("cq_max_count"), compress: in.Is("cqe_comp_en"),
 		mini: in.U("mini_cqe_res_format")}
-	u, r := m.obj.uars.get(q.uar)
+	u, r := m.doorbellPage(q.uar)
 	if r != nil {
 		return r
 	}

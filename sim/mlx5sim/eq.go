@@ -42,7 +42,7 @@ func (m *Model) createEQ(c *call) *refusal {
 			return refuse(stBadParam, "event_bitmask has types above 63: %x", mask)
 		}
 	}
-	u, r := m.obj.uars.get(e.uar)
+	u, r := m.doorbellPage(e.uar)
 	if r != nil {
 		return r
 	}

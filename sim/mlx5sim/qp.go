@@ -223,7 +223,7 @@ func (m *Model) makeSend(q *qp, in msg, base workQueue, ring buffer) *refusal {
 	if _, r := m.obj.cqs.get(q.send.cqn); r != nil {
 		return r
 	}
-	_, r := m.obj.uars.get(q.send.uar)
+	_, r := m.doorbellPage(q.send.uar)
 	return r
 }
 

@@ -45,7 +45,7 @@ func (m *Model) createSQ(c *call) *refusal {
 	if r := m.newWorkQueue(in, &q.workQueue); r != nil {
 		return r
 	}
-	u, r := m.obj.uars.get(q.uar)
+	u, r := m.doorbellPage(q.uar)
 	if r != nil {
 		return r
 	}

@@ -53,6 +53,15 @@ func (m *Model) allocUAR(c *call) *refusal {
 	return nil
 }
 
+// doorbellPage returns the UAR page of a new queue. The driver's own pages are for every user context, too: Linux 5.10
+// allocates those of contexts without their id.
+func (m *Model) doorbellPage(id uint32) (*uar, *refusal) {
+	if u := m.obj.uars.m[id]; u != nil && u.uid == 0 {
+		return u, nil
+	}
+	return m.obj.uars.get(id)
+}
+
 func (m *Model) deallocUAR(c *call) *refusal {
 	u, r := m.obj.uars.remove(m, c.in.U32("uar"))
 	if r == nil {

@@ -44,7 +44,10 @@ func TestUserContexts(t *testing.T) {
 	x.eqn = w32(x.do(dwords(280, 0, 0x301<<16|sharedUID, 0x1c, 5<<24|x.uar, 0x110, uint32(ring.IOVA>>32), 0x114,
 		uint32(ring.IOVA)), 16), 8)
 	x.fails(cq(other, uar), 16, stBadRes, "belongs to user context")
-	x.fails(cq(uid, x.uar), 16, stBadRes, "belongs to user context 0")
+	others := w32(x.do(dwords(16, 0, 0x802<<16|other), 16), 8)
+	x.fails(cq(uid, others), 16, stBadRes, "belongs to user context")
+	x.do(dwords(16, 0, 0x803<<16|other, 8, others), 16)
+	x.do(dwords(16, 0, 0x401<<16|uid, 8, w32(x.do(cq(uid, x.uar), 16), 8)), 16) // the driver's own page is for all
 	cqn := w32(x.do(cq(uid, uar), 16), 8)
 	x.fails(dwords(16, 0, 0x401<<16|other, 8, cqn), 16, stBadRes, "belongs to user context")
 
