@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
-	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
 )
@@ -33,59 +30,4 @@ func WriteHgrm(w io.Writer, h *latency.Histogram) error {
 	fmt.Fprintf(b, "#[Buckets = %12d, SubBuckets     = %12d]\n", latency.HDRBuckets, latency.HDRSubBuckets)
 	fmt.Fprintf(b, "#[Unit    = microseconds]\n")
 	return b.Flush()
-}
-
-// ReadHgrm reads the output of WriteHgrm or another HdrHistogram implementation: the points in the file's own unit
-// times unit nanoseconds (1000 for microseconds). name is for errors.
-func ReadHgrm(r io.Reader, name string, unit float64) ([]latency.Percentile, error) {
-	s := bufio.NewScanner(r)
-	var out []latency.Percentile
-	line, header, ended := 0, false, false
-	bad := func(what string) error {
-		return fmt.Errorf("%s:%d: %w percentile line: %s", name, line, ErrFormat, what)
-	}
-	for s.Scan() {
-		line++
-		text := strings.TrimSpace(s.Text())
-		if text == "" || text[0] == '#' {
-			continue
-		}
-		f := strings.Fields(text)
-		if !header {
-			if len(f) != 4 || f[0] != "Value" || f[1] != "Percentile" {
-				return nil, bad("no header \"Value Percentile TotalCount 1/(1-Percentile)\"")
-			}
-			header = true
-			continue
-		}
-		if ended {
-			return nil, bad("more after percentile 1")
-		}
-		if len(f) != 3 && len(f) != 4 {
-			return nil, bad(fmt.Sprintf("%d columns, expected 3 or 4", len(f)))
-		}
-		v, err := strconv.ParseFloat(f[0], 64)
-		q, err2 := strconv.ParseFloat(f[1], 64)
-		n, err3 := strconv.ParseInt(f[2], 10, 64)
-		if err := errors.Join(err, err2, err3); err != nil {
-			return nil, bad(strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
-		if !(v >= 0 && v*unit < math.MaxInt64) || !(q >= 0 && q <= 1) || n < 0 {
-			return nil, bad("a number is out of range")
-		}
-		p := latency.Percentile{Quantile: q, Value: int64(math.Round(v * unit)), Count: n}
-		if k := len(out); k > 0 && (p.Quantile < out[k-1].Quantile || p.Value < out[k-1].Value ||
-			p.Count < out[k-1].Count) {
-			return nil, bad("smaller than the line before")
-		}
-		out = append(out, p)
-		ended = q == 1
-	}
-	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
-	}
-	if !header || len(out) > 0 && !ended {
-		return nil, fmt.Errorf("%s:%d: %w: the file ends before percentile 1, it is cut off", name, line+1, ErrFormat)
-	}
-	return out, nil
 }

@@ -281,16 +281,6 @@ func TestHgrm(t *testing.T) {
 	if rows < 50 || last != float64(h.Max)/1e3 {
 		t.Errorf("%d rows, the last %v µs, max %d ns", rows, last, h.Max)
 	}
-	points, err := report.ReadHgrm(strings.NewReader(text), "x.hgrm", 1000)
-	if err != nil || len(points) != rows || points[rows-1].Value != h.Max {
-		t.Errorf("read back: %d points, %v", len(points), err)
-	}
-	for cut := strings.Index(text, "0.1") - 20; cut < strings.Index(text, " 1.000000000000"); cut += 7 {
-		if _, err := report.ReadHgrm(strings.NewReader(text[:cut]), "x.hgrm", 1000); !errors.Is(err,
-			report.ErrFormat) || !strings.HasPrefix(err.Error(), "x.hgrm:") {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
-	}
 }
 
 func FuzzHlog(f *testing.F) {
@@ -314,24 +304,6 @@ func FuzzHlog(f *testing.F) {
 		for i, s := range series {
 			if again[i].Total.Count != s.Total.Count {
 				t.Errorf("%d values, then %d", s.Total.Count, again[i].Total.Count)
-			}
-		}
-	})
-}
-
-func FuzzHgrm(f *testing.F) {
-	var b bytes.Buffer
-	must.OK(f, report.WriteHgrm(&b, latency.FromValues([]int64{1, 2, 3, 4000, 500_000})))
-	f.Add(b.Bytes())
-	f.Fuzz(func(t *testing.T, in []byte) {
-		points, err := report.ReadHgrm(bytes.NewReader(in), "f.hgrm", 1000)
-		if err != nil {
-			check.Fails(t, "an error without a file", err, nil, "f.hgrm:")
-			return
-		}
-		for i, p := range points {
-			if p.Value < 0 || p.Quantile < 0 || p.Quantile > 1 || i > 0 && p.Value < points[i-1].Value {
-				t.Errorf("point %d: %+v", i, p)
 			}
 		}
 	})

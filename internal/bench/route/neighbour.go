@@ -88,9 +88,6 @@ func (n *Neighbour) Resolve(p Port, next netip.Addr, tries int, wait time.Durati
 	return mac, fmt.Errorf("%w: %v did not answer %d requests by %s", ErrNoAnswer, next, tries, protocol)
 }
 
-// Address is the address that it answers for.
-func (n *Neighbour) Address() netip.Addr { return n.ip }
-
 // Ask returns the request for next's MAC, valid until the next call. Announced reads the reply.
 func (n *Neighbour) Ask(next netip.Addr) []byte { return n.question(next.WithZone("")) }
 
