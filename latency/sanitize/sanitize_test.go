@@ -33,15 +33,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestAll(t *testing.T) {
-	for n, want := range map[int]string{1: "the only reply", 2: "both replies", 3: "all 3 replies",
-		1200: "all 1,200 replies"} {
-		if got := sanitize.All(n, "reply"); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
-}
-
 func TestWriter(t *testing.T) {
 	for _, c := range texts {
 		for cut := range len(c.in) + 1 {
