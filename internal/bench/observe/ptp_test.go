@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -240,6 +241,42 @@ func TestPTP4L(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(fmt.Sprintf("/run/rebound-ptp-%d-*", os.Getpid())); len(left) > 0 {
 		t.Errorf("%v is left", left)
+	}
+}
+
+// What ptp4l says wrong: each field of a response that decides whether it is the answer, at its limits.
+func TestAnswerFields(t *testing.T) {
+	good := must.Get(hex.DecodeString(recorded[idTime]))(t)
+	binary.BigEndian.PutUint16(good[sourcePort+10:], 7)
+	n := len(good) - tlvData
+	for _, c := range []struct {
+		name string
+		edit func(b []byte) []byte
+		is   error  // errOther
+		says string // of another error
+		data int
+	}{
+		{"as recorded", func(b []byte) []byte { return b }, nil, "", n},
+		{"with bytes behind it", func(b []byte) []byte { return append(b, 1, 2) }, nil, "", n},
+		{"without data", func(b []byte) []byte { b[managementSize+3] = 2; return b[:tlvData] }, nil, "", 0},
+		{"a byte short of that", func(b []byte) []byte { b[managementSize+3] = 2; return b[:tlvData-1] }, errOther, "", 0},
+		{"a byte of data short", func(b []byte) []byte { return b[:len(b)-1] }, nil, "a length of 6 in 57 bytes", 0},
+		{"a length below the number", func(b []byte) []byte { b[managementSize+3] = 1; return b }, nil, "a length of 1", 0},
+		{"another message", func(b []byte) []byte { b[0] ^= 1; return b }, errOther, "", 0},
+		{"a type with other bits above", func(b []byte) []byte { b[0] ^= 0xf0; return b }, nil, "", n},
+		{"another number", func(b []byte) []byte { b[sourcePort+11] ^= 1; return b }, errOther, "", 0},
+		{"another action", func(b []byte) []byte { b[offAction] ^= 1; return b }, errOther, "", 0},
+		{"an action with other bits above", func(b []byte) []byte { b[offAction] ^= 0xf0; return b }, nil, "", n},
+		{"an error", func(b []byte) []byte { b[managementSize+1] = 2; return b }, nil, "2003h was refused", 0},
+		{"another identifier", func(b []byte) []byte { b[managementSize+5] ^= 1; return b }, errOther, "", 0},
+	} {
+		a, err := parse(c.edit(slices.Clone(good)), idTime, 7)
+		switch {
+		case c.is != nil || c.says != "":
+			check.Fails(t, c.name, err, c.is, c.says)
+		case err != nil || len(a.data) != c.data:
+			t.Errorf("%s: %d bytes, %v; want %d", c.name, len(a.data), err, c.data)
+		}
 	}
 }
 
