@@ -21,6 +21,13 @@ func gapTableOf(r *report.Report) *gapTable {
 	if g == nil {
 		return nil
 	}
+	if g.Kept == 0 && r.Dir != "" { // an older version did not sum them
+		own, read := *g, *r
+		if read.Gaps = &own; read.ReadGaps() == nil {
+			own.Sum()
+			g = &own
+		}
+	}
 	count := latency.FormatCount(g.Kept)
 	if g.Kept == 0 {
 		count = "No"

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,6 +35,13 @@ func TestGapTable(t *testing.T) {
 		`<th scope="row">descheduled: &lt;hog&gt;</th><td>1</td><td>1</td>`+
 			strings.Repeat("<td>"+Duration(1_400_000)+"</td>", 2),
 		`<th scope="row">page fault (weak hint, by counters)</th><td>1</td><td>1</td><td>–</td><td>–</td>`)
+	dir := filepath.Join(t.TempDir(), "r")
+	must.OK(t, report.Write(dir, rep, Report))
+	older := must.Get(report.Read(dir))(t)
+	older.Gaps.Kept, older.Gaps.Causes = 0, nil
+	var b bytes.Buffer
+	must.OK(t, Report(&b, older))
+	check.Contains(t, b.String(), "1 polling gaps of", "descheduled: &lt;hog&gt;")
 	rep.Anonymize()
 	if s := text(); strings.Contains(s, "hog") || !strings.Contains(s, "descheduled: another thread") {
 		t.Error("an anonymous page names threads, or lacks their causes")
