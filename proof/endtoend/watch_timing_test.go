@@ -2,7 +2,6 @@ package endtoend
 
 import (
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,18 +13,22 @@ import (
 // that the wait is elsewhere.
 func TestWatchStampTiming(t *testing.T) {
 	n := newNetwork(t)
+	probes := of("rebound_probes_total", "stamp:10.98.0.3:862")
 	pid := n.startResponder(t, "afpacket", "10.98.0.3/24")
 	for i, c := range []struct {
 		args       []string
 		side, none string
 	}{{[]string{"-stamp-timing"}, "responder", "elsewhere"}, {nil, "elsewhere", "network"}} {
-		w := n.watch(9431+i, append([]string{"stamp:10.98.0.3", "-rate", "200", "-driver", "afpacket"}, c.args...)...)
+		w := n.watch(9431+i, append([]string{"stamp:10.98.0.3", "-rate", "200", "-timeout", "20s", "-driver",
+			"afpacket"}, c.args...)...)
 		spent := func(v map[string]float64, side string) float64 {
 			return v[`rebound_slow_seconds_total{proto="stamp",side="`+side+`",target="stamp:10.98.0.3:862"}`]
 		}
 		v := w.until("slow time of "+c.side, func(v map[string]float64) bool {
 			n.must(unix.Kill(pid, unix.SIGSTOP))
-			time.Sleep(20 * time.Millisecond) // the length of the stop; nothing depends on it
+			w.until("probes to the stopped responder", func(now map[string]float64) bool {
+				return now[probes] > v[probes]+3
+			})
 			n.must(unix.Kill(pid, unix.SIGCONT))
 			return spent(v, c.side) > 0.1
 		})
