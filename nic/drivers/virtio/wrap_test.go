@@ -27,8 +27,8 @@ func TestNumbersWrap(t *testing.T) {
 	})
 }
 
-// After a reset every buffer is the receive ring's, whoever had it, and the rings' areas are as at first, with no byte
-// beside them changed.
+// After a reset every buffer is the receive ring's, and the rings' areas are as at first. No byte
+// beside them changes.
 func TestResetForgetsAll(t *testing.T) {
 	both(t, func(t *testing.T, b *testQueue, _ *fastpath.Responder) {
 		owners := unsafe.Slice((*byte)(b.owner), testRing)
