@@ -72,9 +72,11 @@ func TestHistogramsAgreeWithSortedValues(t *testing.T) {
 		var parts []*Histogram
 		for rest := values; len(rest) > 0; {
 			n := 1 + rnd.IntN(len(rest))
-			parts, rest = append(parts, FromValues(rest[:n]), FromValues(nil)), rest[n:]
+			parts, rest = append(parts, FromValues(nil), FromValues(rest[:n])), rest[n:]
 		}
 		agrees(t, "Merge", Merge(parts...), slices.Clone(values))
+		half := rnd.IntN(len(values) + 1)
+		agrees(t, "Merge of two", Merge(FromValues(values[:half]), FromValues(values[half:])), slices.Clone(values))
 		var tally Tally
 		for _, v := range values {
 			tally.Record(v)

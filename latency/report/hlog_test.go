@@ -223,7 +223,9 @@ func TestHlogDamaged(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"x.hlog:0":  "",
+		"x.hlog:0": "",
+		"x.hlog:2: malformed log: line is longer than 4 MiB": "#[Histogram log format version 1.3]\n" +
+			strings.Repeat("#", 4<<20),
 		"x.hlog:1:": "#[Histogram log format version 2.0]\n",
 		"x.hlog:2:": "#[Histogram log format version 1.3]\n#[StartTime: yesterday (seconds since epoch)]\n",
 		"x.hlog:3:": "#[Histogram log format version 1.3]\n\n0.0,1.0,NaN,HISTFAAAAA==\n",
