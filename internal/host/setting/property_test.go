@@ -44,6 +44,24 @@ func tomlOf(v any) string {
 	return fmt.Sprint(v)
 }
 
+// parts are the values of a flag that is repeated for each element of a list.
+func parts(v any) (all []string) {
+	switch v := v.(type) {
+	case []string:
+		for _, s := range v {
+			all = append(all, "["+quote(s)+"]")
+		}
+	case []int:
+		for _, n := range v {
+			all = append(all, fmt.Sprint(n))
+		}
+	}
+	if all == nil {
+		return []string{tomlOf(v)}
+	}
+	return all
+}
+
 // Any values arrive the same from a file, from KEY=VALUE and from flags, in any order.
 func TestAnyValuesRoundTrip(t *testing.T) {
 	rnd := random.New(t)
@@ -65,7 +83,9 @@ func TestAnyValuesRoundTrip(t *testing.T) {
 		for key, v := range rows { // in random order
 			doc += key + " = " + tomlOf(v) + "\n"
 			check.OK(t, set.Set(key+"="+tomlOf(v)))
-			check.OK(t, fs.Parse([]string{"-" + flags.Find(key).flag() + "=" + tomlOf(v)}))
+			for _, part := range parts(v) {
+				check.OK(t, fs.Parse([]string{"-" + flags.Find(key).flag() + "=" + part}))
+			}
 		}
 		flags.Assign()
 		file := table(&byFile)
