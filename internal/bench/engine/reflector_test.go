@@ -2,6 +2,8 @@ package engine
 
 import (
 	"encoding/binary"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,4 +247,18 @@ func TestSampleIsUniform(t *testing.T) {
 	if mean := sum / float64(n); mean < 470 || mean > 530 { // 7 standard deviations
 		t.Errorf("the mean of the sample is %v, want about 500", mean)
 	}
+}
+
+// A reply of another length is rejected, and its length is kept for the warning.
+func TestLengthOfARejectedReply(t *testing.T) {
+	f := &fake{}
+	length := 0
+	f.onSend = func(_ int, b []byte) {
+		length = len(b)
+		f.reply(append(slices.Clone(b), 0), 0)
+	}
+	s, _ := stream(t, f, 0, time.Millisecond, nil)
+	must.OK(t, s.Run(Limit{Count: 1}, new(atomic.Bool)))
+	check.Equal(t, s.Fields[probe.Length], 1, "%d replies of another length")
+	check.Equal(t, s.Payload, length+1, "%d bytes")
 }
