@@ -123,3 +123,18 @@ func TestZigZagCounters(t *testing.T) {
 		check.Same(t, got, want, "values and counts %v") // each value below 2048 has its own counter
 	}
 }
+
+// Times are since the start of the log, since the time of a BaseTime line, or since 1970 without one.
+func TestTimesOfALog(t *testing.T) {
+	code := encodeOld(t, 1, 8, []int64{0, 0, 1})
+	for text, want := range map[string]int64{
+		"#[StartTime: 1700000000.000 (s)]\n1700000000.5,1,0," + code:                                500e6,
+		"#[StartTime: 1700000000.000 (s)]\n0.5,1,0," + code:                                         500e6,
+		"#[StartTime: 1700000000.000 (s)]\n#[BaseTime: 1700000000.000 (s)]\n0.5,1,0," + code:        500e6,
+		"#[StartTime: 1700000000.000 (s)]\n#[BaseTime: 1700000002.000 (s)]\n0.5,1,0," + code:        2500e6,
+		"#[StartTime: 1700000000.000 (s)]\n#[BaseTime: 0.000 (s)]\n1700000000.5,1,0," + code + "\n": 500e6,
+	} {
+		l := must.Get(foreign("#[Histogram log format version 1.3]\n" + text + "\n"))(t)
+		check.Equal(t, l.Series[0].Intervals[0].Start, want, text[:60]+"...: starts at %d")
+	}
+}
