@@ -191,14 +191,9 @@ func (c *Card) readStats(out *nic.Stats) error {
 
 // Stats reads the device's counters and returns their totals since Open, over all restarts. Hooks.Stats calls it, and
 // adds what the queues count.
-func (c *Card) Stats() (nic.Stats, error) {
-	c.counting.Lock()
+func (c *Card) Stats() (now nic.Stats, err error) {
+	Hold(c.counting.TryLock)
 	defer c.counting.Unlock()
-	return c.count()
-}
-
-// count is Stats. The caller holds counting.
-func (c *Card) count() (now nic.Stats, err error) {
 	if c.hooks.Count != nil {
 		if now, err = c.hooks.Count(); err != nil {
 			return nic.Stats{}, err
@@ -263,7 +258,7 @@ func (c *Card) Info(model, push string, notes ...string) nic.Info {
 
 // BetweenRestarts runs f while the device is not being restarted.
 func (c *Card) BetweenRestarts(f func()) {
-	c.lifeMutex.RLock()
+	Hold(c.lifeMutex.TryRLock)
 	defer c.lifeMutex.RUnlock()
 	f()
 }
@@ -271,7 +266,7 @@ func (c *Card) BetweenRestarts(f func()) {
 // Ask runs f, which sends the device commands, while it is not being restarted. If an error has ended the device, Ask
 // returns that error instead.
 func (c *Card) Ask(f func() error) error {
-	c.lifeMutex.RLock()
+	Hold(c.lifeMutex.TryRLock)
 	defer c.lifeMutex.RUnlock()
 	if err := c.Gate.Err(); err != nil {
 		return err

@@ -58,12 +58,7 @@ func (c *Card) watch() {
 			return
 		case s == nil:
 			if err == nil && look%countEvery == 0 {
-				c.BetweenRestarts(func() {
-					if c.counting.TryLock() { // otherwise a caller of ReadStats counts now
-						_, _ = c.count() // Check finds what ails the device
-						c.counting.Unlock()
-					}
-				})
+				c.BetweenRestarts(func() { _, _ = c.Stats() }) // Check finds what ails the device
 			}
 			continue
 		}
@@ -83,7 +78,7 @@ func (c *Card) watch() {
 
 // check runs the checks for every function, and then the driver's.
 func (c *Card) check() (*Symptom, error) {
-	c.lifeMutex.RLock()
+	Hold(c.lifeMutex.TryRLock)
 	defer c.lifeMutex.RUnlock()
 	polled := c.Gate.Active()
 	if polled {
@@ -100,7 +95,7 @@ func (c *Card) check() (*Symptom, error) {
 // recover repairs a device with a symptom: by the symptom's own means if it has some, otherwise by a restart, while
 // no loop uses the queues. It returns an error if the device is gone or does not start.
 func (c *Card) recover(s *Symptom) error {
-	c.lifeMutex.Lock()
+	Hold(c.lifeMutex.TryLock)
 	defer c.lifeMutex.Unlock()
 	if s.Recover != nil {
 		err := s.Recover()

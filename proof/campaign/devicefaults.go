@@ -73,6 +73,13 @@ var deviceFaults = []fault{
 		d.port.Between(func() { d.faulty.Pause(false) })
 		return nil
 	}},
+	{name: "host that takes no frames", on: []string{"mlx4"}, do: func(s *session) error {
+		m := s.device().model.(*mlx4sim.Model)
+		m.HoldReceive(true)
+		s.for_(20*time.Millisecond, 2*time.Second)
+		m.HoldReceive(false)
+		return nil
+	}},
 	{name: "write-backs with a bit flipped", on: []string{"model"}, ends: true, do: func(s *session) error {
 		s.traffic.mu.Lock()
 		// a flipped length truncates a frame, and frames no longer than a completion are flipped, too

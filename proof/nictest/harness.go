@@ -12,9 +12,9 @@
 //
 // The test steps device and driver alternately. While the driver opens, closes or restarts, the device runs on its
 // own goroutine, but both see the virtual time of a testing/synctest bubble, so timeouts take no time and do not
-// depend on how busy the machine is. That time does not advance while a goroutine waits for a sync.Mutex: a test must
-// not make two calls at once that send commands to a device. Only Serve, which never blocks, and vfio-user's sockets
-// run in real time. Each violation that the model reports fails the test.
+// depend on how busy the machine is. That time does not advance while a goroutine waits in sync.Mutex.Lock, so drivers
+// take locks whose holders sleep by kit.Hold. Only Serve, which never blocks, and vfio-user's sockets run in real time.
+// Each violation that the model reports fails the test.
 package nictest
 
 import (

@@ -453,7 +453,7 @@ func (d *Device) startRSS() error {
 // spread sets up receive side scaling: a hash that is the same in both directions of a flow, and the table of queues.
 // A device that refuses a part keeps its default, and a note says so.
 func (d *Device) spread() error {
-	d.controlMu.Lock()
+	kit.Hold(d.controlMu.TryLock)
 	defer d.controlMu.Unlock()
 	page := d.control.Bytes
 	if d.has(featRSSHash) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/amazonadmin"
 )
 
@@ -58,7 +59,7 @@ func (d *Device) allowanceCounts() (out [allowanceNumber]uint64, ok bool, err er
 	}
 	switch {
 	case d.attr.capabilities&capMetrics != 0:
-		d.controlMu.Lock()
+		kit.Hold(d.controlMu.TryLock)
 		defer d.controlMu.Unlock()
 		clear(d.control.Bytes)
 		c.kind, c.requested = statsMetrics, 1<<allowanceNumber-1

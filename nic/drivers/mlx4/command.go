@@ -174,7 +174,7 @@ func (h *hcr) exec(c command) (mailbox, uint64, error) {
 // send executes one command. It returns the output mailbox, if the command has one, and the output parameter. After a
 // time-out every call returns the same error.
 func (h *hcr) send(c command) (mailbox, uint64, error) {
-	h.mu.Lock()
+	kit.Hold(h.mu.TryLock)
 	defer h.mu.Unlock()
 	if err := h.dead.Load(); err != nil {
 		return nil, 0, *err

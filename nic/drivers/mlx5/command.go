@@ -192,7 +192,7 @@ func (c *commandQueue) send(in message, outLen int) (message, error) {
 	if in.opcode() == opManagePages {
 		s = &c.slots[1]
 	}
-	s.mu.Lock()
+	kit.Hold(s.mu.TryLock)
 	defer s.mu.Unlock()
 	if err := c.dead.Load(); err != nil {
 		return nil, *err

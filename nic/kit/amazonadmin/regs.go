@@ -189,7 +189,7 @@ func (r *Regs) read(reg Reg) (uint32, error) {
 		}
 		return v, nil
 	}
-	r.mu.Lock()
+	kit.Hold(r.mu.TryLock)
 	defer r.mu.Unlock()
 	r.seq++
 	atomic.StoreUint32(r.head(), uint32(^r.seq)) // any number but the request's
