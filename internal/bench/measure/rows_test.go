@@ -42,7 +42,7 @@ func TestRows(t *testing.T) {
 		{"dscp", "64", "dscp: 64 is not 0 to 63"},
 		{"vlan", "4095", "vlan: 4095 is not 1 to 4094; 0 is no tag"},
 		{"proto", "tcp", `proto: "tcp" is not one of icmp, udp, stamp, ud, srd, stamp-ud, stamp-srd`},
-		{"what", "1", `unknown setting "what": -ab accepts do, name, target, proto, `},
+		{"what", "1", `unknown setting "what": -ab accepts do, explain, name, target, proto, `},
 	} {
 		check.Fails(t, c.key, s.Set(c.key, c.value), nil, c.want)
 	}
