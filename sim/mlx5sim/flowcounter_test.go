@@ -91,7 +91,7 @@ func TestFlowCountersInBulk(t *testing.T) {
 	x.fails(dwords(16, 0, 0x93a<<16, 8, bulk+1), 16, stBadRes, "one of the bulk")
 
 	query := func(id, n uint32) []byte { return dwords(32, 0, 0x93b<<16, 0x18, n, 0x1c, id) }
-	out := x.do(query(bulk+380, 8), 16+8*16) // four of these belong to nobody, or to others
+	out := x.do(query(bulk+380, 8), 16+8*16) // four of these are not allocated, or another user has them
 	for i := range 8 {
 		want := [2]uint32{}
 		if i == 1 {
