@@ -47,7 +47,8 @@ type slow struct {
 
 // AddResponder divides the part "elsewhere" of the rows by the polling gaps that the responder recorded, and names its
 // causes. The clocks are aligned by the round trips themselves: those that waited for a gap came back right after its
-// end. If clockError is not negative, the clocks differ by at most that, in ns.
+// end. If clockError is not negative, the clocks differ by at most that, in ns. If several differences of the clocks
+// fit, what the rows are by each of them is attributed.
 func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	if r == nil || len(r.Rows) == 0 || r.Rows[0].At == 0 {
 		return ErrNoRows
@@ -83,18 +84,32 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	if l.Doubt != "" { // at any difference, because by the stated one nearly any report has some gaps
 		within = -1
 	}
-	best, core, err := alignCores(all, gaps, r.Usual.Path, within)
-	if d := best.far(first) - first; err == nil && clockError >= 0 && max(d, -d) > clockError+best.bound {
-		err = errNotShown
+	fits, err := alignCores(all, gaps, r.Usual.Path, within)
+	if err == nil && clockError >= 0 {
+		fits = slices.DeleteFunc(fits, func(f fit) bool {
+			d := f.far(first) - first
+			return max(d, -d) > clockError+f.bound
+		})
+		if len(fits) == 0 {
+			err = errNotShown
+		}
+	}
+	if err == nil && l.Doubt != "" && len(fits) > 1 {
+		err = fmt.Errorf("%w: %d differences fit equally well", errAmbiguous, len(fits))
 	}
 	switch {
 	case err == nil:
-		r.Aligned = fmt.Sprintf("aligned by %s of the slowest, within %s", latency.FormatCount(best.by),
-			latency.FormatNS(float64(best.bound)))
+		r.Aligned = fmt.Sprintf("aligned by %s of the slowest, within %s", latency.FormatCount(fits[0].by),
+			latency.FormatNS(float64(fits[0].bound)))
+		if len(fits) > 1 {
+			r.Aligned += fmt.Sprintf("; %d differences fit equally well, and only what is the same by all of them is attributed",
+				len(fits))
+		}
 	case clockError >= 0 && !errors.Is(err, errChanged) && l.Doubt != "":
 		return fmt.Errorf("%w: %s", ErrDoubtful, l.Doubt)
 	case clockError >= 0 && !errors.Is(err, errChanged):
-		best, core = alignment{bound: clockError}, sortedKeys(gaps)[0]
+		core := sortedKeys(gaps)[0]
+		fits = []fit{{alignment{bound: clockError}, core}}
 		r.Aligned = fmt.Sprintf("stated to differ by at most %s", latency.FormatNS(float64(clockError)))
 		for _, c := range sortedKeys(gaps)[1:] { // any of them may have had the probes
 			gaps[core] = append(gaps[core], gaps[c]...)
@@ -103,26 +118,106 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	default:
 		return err
 	}
-	if !slices.ContainsFunc(all, func(s slow) bool { return l.covers(&best, &s) }) {
+	if !slices.ContainsFunc(fits, func(f fit) bool {
+		return slices.ContainsFunc(all, func(s slow) bool { return l.covers(&f.alignment, &s) })
+	}) {
 		return ErrNoOverlap
 	}
-	if r.FarLoop != "" { // otherwise the responder reported its part itself
-		r.addGaps(all, &best, gaps[core], l)
-	}
-	r.addCauses(all, &best, core, gaps[core], l)
-	r.FarCauses = l.How
 	r.Timeline = slices.DeleteFunc(r.Timeline, func(t Track) bool { return t.Side == Responder.String() })
-	var far []Interval
-	for _, c := range l.Intervals {
-		if c.Core == core {
-			c.Start, c.End = best.near(c.Start), best.near(c.End)
-			far = append(far, c)
-		}
+	var each []*Result
+	for i := range fits {
+		c := r.clone()
+		c.addFit(all, &fits[i], gaps[fits[i].core], l)
+		each = append(each, c)
 	}
-	r.Timeline = append(r.Timeline, Timeline(Responder, far, first, last)...)
+	if len(each) > 1 {
+		r.agree(each)
+	} else {
+		r.Rows, r.Causes, r.Points = each[0].Rows, each[0].Causes, each[0].Points
+		var far []Interval
+		for _, c := range l.Intervals {
+			if c.Core == fits[0].core {
+				c.Start, c.End = fits[0].near(c.Start), fits[0].near(c.End)
+				far = append(far, c)
+			}
+		}
+		r.Timeline = append(r.Timeline, Timeline(Responder, far, first, last)...)
+	}
+	r.FarCauses = l.How
 	r.sum()
 	r.rebuildBands(total)
 	return nil
+}
+
+// clone copies what addFit changes.
+func (r *Result) clone() *Result {
+	c := *r
+	c.Rows, c.Causes, c.Points = slices.Clone(r.Rows), slices.Clone(r.Causes), slices.Clone(r.Points)
+	for i := range c.Rows {
+		row := &c.Rows[i]
+		row.Times, row.Errors, row.Causes = slices.Clone(row.Times), slices.Clone(row.Errors), slices.Clone(row.Causes)
+	}
+	return &c
+}
+
+// addFit adds what the responder recorded by one relation of the clocks.
+func (r *Result) addFit(all []slow, f *fit, gaps []Interval, l *Loop) {
+	if r.FarLoop != "" { // otherwise the responder reported its part itself
+		r.addGaps(all, &f.alignment, gaps, l)
+	}
+	r.addCauses(all, &f.alignment, f.core, gaps, l)
+}
+
+// agree keeps what is the same by each of several relations of the clocks, one of which is the true one. What they
+// disagree on stays elsewhere, or is unknown if this host may have caused it.
+func (r *Result) agree(each []*Result) {
+	counts := map[Count]int{} // by cause, whose Probes is 0; places in r.Causes
+	r.Causes = nil
+	for i := range r.Rows {
+		first := each[0].Rows[i]
+		least, sum, most := first.Parts, first.Parts.Sum(), int64(0)
+		for _, c := range each {
+			p := &c.Rows[i].Parts
+			most = max(most, p.Of(Here)+p.Unknown)
+			for k, f := range least.fields() {
+				*f = min(*f, *p.fields()[k])
+			}
+		}
+		apart := sum - least.Sum()
+		unknown := min(apart, max(most-least.Of(Here)-least.Unknown, 0))
+		least.Unknown += unknown
+		least.Elsewhere += apart - unknown
+		var causes []int
+		for _, k := range first.Causes {
+			cause := each[0].Causes[k]
+			cause.Probes = 0
+			if slices.ContainsFunc(each[1:], func(c *Result) bool { return !c.has(i, cause) }) {
+				continue
+			}
+			at, ok := counts[cause]
+			if !ok {
+				at = len(r.Causes)
+				counts[cause], r.Causes = at, append(r.Causes, cause)
+			}
+			r.Causes[at].Probes++
+			causes = append(causes, at)
+		}
+		first.Parts, first.Causes = least, causes
+		if first.Times[5] == NotKnown {
+			first.Times[4], first.Errors[4] = NotKnown, NotKnown
+		}
+		r.Rows[i] = first
+	}
+	r.sortCauses()
+}
+
+// has reports whether a row has a cause, whose count is 0.
+func (r *Result) has(row int, cause Count) bool {
+	return slices.ContainsFunc(r.Rows[row].Causes, func(k int) bool {
+		c := r.Causes[k]
+		c.Probes = 0
+		return c == cause
+	})
 }
 
 // covers reports whether the responder was recording while a round trip was under way.

@@ -72,65 +72,87 @@ var (
 	errAmbiguous = errors.New("the clocks cannot be aligned")
 )
 
+// fit is a relation of the clocks, and the responder's core whose gaps show it.
+type fit struct {
+	alignment
+	core int
+}
+
+// mostFits is how many relations of the clocks are followed if each of them fits: more agree on nothing.
+const mostFits = 64
+
 // alignCores aligns the clocks by the gaps of the core that explain most. gaps are by core, in the order of their ends.
-func alignCores(all []slow, gaps map[int][]Interval, path, clockError int64) (best alignment, core int, err error) {
+// If several relations fit equally well, it returns all of them, the best first.
+func alignCores(all []slow, gaps map[int][]Interval, path, clockError int64) (best []fit, err error) {
 	width := mostOffset
 	if clockError >= 0 {
 		width = min(width, max(clockError, place)+path)
 	}
-	var found []alignment
+	var found [][]fit
 	err = errNotShown
 	for _, c := range sortedKeys(gaps) {
-		a, problem := align(all, gaps[c], width, path)
-		if a.by == 0 {
+		fits, problem := align(all, gaps[c], width, path)
+		if len(fits) == 0 {
 			continue
 		}
-		if found = append(found, a); a.by > best.by {
-			best, core, err = a, c, problem
+		var of []fit
+		for _, a := range fits {
+			of = append(of, fit{a, c})
+		}
+		if found = append(found, of); best == nil || of[0].by > best[0].by {
+			best, err = of, problem
 		}
 	}
 	if err != nil {
-		return best, core, err
+		return best, err
 	}
-	others := 0
-	for i := range found {
-		if a := &found[i]; 2*a.by > best.by && !best.agrees(a) {
+	first, others := best[0], 0
+	for _, of := range found {
+		if a := &of[0]; a.core != first.core && 2*a.by > first.by && !first.agrees(&a.alignment) {
+			best = append(best, of...)
 			others++
 		}
 	}
-	if others > 0 {
-		err = fmt.Errorf("%w: %d differences fit equally well, one for each of %d cores of the responder (-clock-error excludes some of them)",
-			errAmbiguous, others+1, others+1)
+	if len(best) > mostFits {
+		err = fmt.Errorf("%w: %d differences fit equally well, by %d cores of the responder (-clock-error excludes some of them)",
+			errAmbiguous, len(best), others+1)
 	}
-	return best, core, err
+	return best, err
 }
 
-// align finds the difference of the clocks at which most round trips ended with a gap that is long enough to have
-// caused them. It is refused if other differences fit as well, or if parts of the measurement show different ones. by
-// is 0 if none stands out.
-func align(all []slow, gaps []Interval, width, path int64) (out alignment, err error) {
+// align finds the differences of the clocks at which most round trips ended with a gap that is long enough to have
+// caused them, the best first. It is refused if too many fit, or if parts of the measurement show different ones. None
+// is returned if none stands out.
+func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err error) {
 	first, last := all[0].sent, all[0].seen
 	for _, s := range all {
 		first, last = min(first, s.sent), max(last, s.seen)
 	}
-	pairs := pairsOf(all, gaps, width)
+	pairs, used := pairsOf(all, gaps, width)
 	l, shown := search(pairs, first, last, width, path)
 	if !shown {
-		return out, errNotShown
+		return nil, errNotShown
 	}
-	var fit, apart = 0, 0.0
+	var rivals []line
+	apart := 0.0
 	for range 3 {
 		var better line
-		if fit, apart, better = l.rivals(pairs, width); better.by <= l.by+l.by/10 {
+		if rivals, apart, better = l.rivals(pairs, width); better.by <= l.by+l.by/10 {
 			break
 		}
 		// More of them are elsewhere, by a finer measure than that of the search.
 		l = better.narrow(pairs, float64(last-first)/2, width, path,
 			float64(better.by)-expected(pairs, width, 2*l.tolerance))
 	}
-	out, times := l.alignment(pairs, path)
-	if out.by < leastBy {
-		return alignment{}, errNotShown
+	best, times := l.alignment(pairs, path)
+	if best.by < leastBy {
+		return nil, errNotShown
+	}
+	out = append(out, best)
+	for _, r := range rivals {
+		if a, _ := r.alignment(pairs, path); a.by > 0 {
+			out = append(out, a)
+		}
 	}
 	// Each part of the time that shows a difference by itself shows this one, and so does each half of the round trips.
 	part := func(from, to int64) (a alignment, clear bool) {
@@ -148,20 +170,21 @@ func align(all []slow, gaps []Interval, width, path int64) (out alignment, err e
 	for _, parts := range []int64{2, 4} {
 		for k := range parts {
 			a, clear := part(first+(last+1-first)*k/parts, first+(last+1-first)*(k+1)/parts)
-			changed = changed || clear && !out.agrees(&a)
+			changed = changed || clear && !best.agrees(&a)
 		}
 	}
 	switch {
-	case changed && fit <= 2: // periodic gaps fit at more
+	case changed && len(out) <= 2: // periodic gaps fit at more
 		return out, errChanged
-	case fit > 1:
+	// Gaps of another period than that of what delayed the round trips meet at most half of them at any difference.
+	case len(out) > mostFits, len(out) > 1 && 2*best.by <= used:
 		return out, fmt.Errorf("%w: %d differences fit equally well, the nearest %s apart, because the responder's gaps are periodic (-clock-error excludes "+
-			"the others if it is less than half of that)", errAmbiguous, fit, latency.FormatNS(apart))
+			"the others if it is less than half of that)", errAmbiguous, len(out), latency.FormatNS(apart))
 	}
 	middle := times[len(times)/2]
 	for _, span := range [][2]int64{{first, middle}, {middle, last + 1}} {
-		if a, _ := part(span[0], span[1]); a.by == 0 || !out.agrees(&a) {
-			return alignment{}, errNotShown
+		if a, _ := part(span[0], span[1]); a.by == 0 || !slices.ContainsFunc(out, func(o alignment) bool { return o.agrees(&a) }) {
+			return nil, errNotShown
 		}
 	}
 	return out, nil
@@ -175,8 +198,8 @@ type pair struct {
 }
 
 // pairsOf returns all pairs within width. Round trips that were under way together count as one, the slowest, because a
-// single gap caused them. all begins with the slowest.
-func pairsOf(all []slow, gaps []Interval, width int64) (pairs []pair) {
+// single gap caused them; n is their number. all begins with the slowest.
+func pairsOf(all []slow, gaps []Interval, width int64) (pairs []pair, n int) {
 	var used []slow // disjoint, in the order of time
 	for _, s := range all {
 		if s.away < 2*(s.seen-s.sent)/5 {
@@ -201,7 +224,7 @@ func pairsOf(all []slow, gaps []Interval, width int64) (pairs []pair) {
 			}
 		}
 	}
-	return pairs
+	return pairs, len(used)
 }
 
 // line is how much earlier gaps ended than the round trips that waited for them came back: offset + drift * (t - at),
@@ -278,26 +301,25 @@ func (l *line) alignment(pairs []pair, path int64) (a alignment, times []int64) 
 	return a, times
 }
 
-// rivals counts the differences at which more than half as many round trips are as on the line, beyond chance, itself
-// included. apart is the least distance between two of them, and better has the most.
-func (l *line) rivals(pairs []pair, width int64) (fit int, apart float64, better line) {
+// rivals are the other differences at which more than three quarters as many round trips are as on the line, beyond
+// chance, with most first. apart is the least distance between two of all, and better has the most.
+func (l *line) rivals(pairs []pair, width int64) (all []line, apart float64, better line) {
 	type other struct {
 		n      int
 		offset float64
 	}
-	var all []other
+	var others []other
 	chance := expected(pairs, width, 2*l.tolerance)
 	windows(l, pairs, l.tolerance, func(n int, offset float64) {
-		if 2*(float64(n)-chance) > float64(l.by)-chance {
-			all = append(all, other{n, offset})
+		if 4*(float64(n)-chance) > 3*(float64(l.by)-chance) {
+			others = append(others, other{n, offset})
 		}
 	})
-	slices.SortStableFunc(all, func(a, b other) int { return cmp.Compare(b.n, a.n) })
-	taken := []other{{l.by, l.offset}}
+	slices.SortStableFunc(others, func(a, b other) int { return cmp.Compare(b.n, a.n) })
 	same := max(4*l.tolerance, 4*float64(place)) // replies after a gap may vary that much
-	for _, o := range all {
-		nearest := math.Inf(1)
-		for _, t := range taken {
+	for _, o := range others {
+		nearest := math.Abs(o.offset - l.offset)
+		for _, t := range all {
 			nearest = min(nearest, math.Abs(o.offset-t.offset))
 		}
 		if nearest <= same {
@@ -306,11 +328,12 @@ func (l *line) rivals(pairs []pair, width int64) (fit int, apart float64, better
 		if apart == 0 || nearest < apart {
 			apart = nearest
 		}
-		if taken = append(taken, o); o.n > better.by {
-			better = line{at: l.at, drift: l.drift, offset: o.offset, tolerance: l.tolerance, by: o.n}
-		}
+		all = append(all, line{at: l.at, drift: l.drift, offset: o.offset, tolerance: l.tolerance, by: o.n})
 	}
-	return len(taken), apart, better
+	if len(all) > 0 {
+		better = all[0]
+	}
+	return all, apart, better
 }
 
 // expected is how many pairs a window of that size has by chance.

@@ -240,6 +240,8 @@ func readPulses(r io.Reader) (all []pulse, err error) {
 
 func savePulses(name string, all []pulse) error {
 	var text bytes.Buffer
-	writePulses(&text, all)
+	for _, p := range all {
+		fmt.Fprintf(&text, "%d %d %d %s: %s\n", p.from, p.to, p.sent, p.side, p.name)
+	}
 	return atomicfile.WriteFile(name, text.Bytes())
 }
