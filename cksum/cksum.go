@@ -62,8 +62,7 @@ func sumWords(b []byte, s uint64) uint16 {
 		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
 		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
 		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
-		s, c = bits.Add64(s, 0, c)
-		s += c
+		s, _ = bits.Add64(s, 0, c) // a sum with a carry is less than 2^64-1
 	}
 	for ; len(b) >= 8; b = b[8:] {
 		s, c = bits.Add64(s, le.Uint64(b), 0)

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // words16 is Sum without vectors.
@@ -28,6 +30,26 @@ func TestVectorSumEqualsWords(t *testing.T) {
 				if got, want := Sum(b, acc), words16(b, acc); got != want {
 					t.Fatalf("%d bytes at %d, acc %#04x: sum %#04x, want %#04x", n, at, acc, got, want)
 				}
+			}
+		}
+	}
+}
+
+// Blocks is the sum modulo 65535, with vectors if the processor has them, and without.
+func TestBlocks(t *testing.T) {
+	const longest = 32 * 20
+	random := make([]byte, longest+32)
+	rand.NewChaCha8([32]byte{1}).Read(random)
+	for _, buf := range [][]byte{random, bytes.Repeat([]byte{0xff}, longest+32), make([]byte, longest+32)} {
+		for n := 0; n <= longest; n += 32 {
+			want := bits.ReverseBytes16(naive(buf[:n], 0))
+			for name, got := range map[string]uint64{"Blocks": Blocks(&buf[0], n), "blocks": blocks(&buf[0], n)} {
+				if got%0xffff != uint64(want%0xffff) || (got == 0) != (want == 0) {
+					t.Fatalf("%s of %d bytes: %#x, want %#x", name, n, got, want)
+				}
+			}
+			if vector {
+				check.Equal(t, Blocks(&buf[0], n), sumVector(&buf[0], n), "with vectors %#x")
 			}
 		}
 	}

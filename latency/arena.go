@@ -43,40 +43,23 @@ func (a *arena) grow() {
 }
 
 // put appends the non-zero counters of an interval, from and to in ns since the first run, as variable-length
-// numbers. It starts a new block if the present one has too little room.
+// numbers. It starts a new block if the present one may have too little room.
 func (a *arena) put(from, to int64, c *counters) {
-	room := func() int { return chunk - int(a.last.used.Load()) }
-	if need := headerSize + max(c.hi-c.lo+1, 0)*maxEntry; room() < need {
-		used := 0 // the bound is generous, so compute the exact size before skipping the rest of the block
-		if c.n > 0 {
-			for _, n := range c.counts[c.lo : c.hi+1] {
-				if n != 0 {
-					used++
-				}
-			}
-		}
-		if room() < headerSize+used*maxEntry {
-			a.grow()
-		}
+	used := c.used()
+	if chunk-int(a.last.used.Load()) < headerSize+used*maxEntry {
+		a.grow()
 	}
 	head := int(a.last.used.Load())
 	buf := a.last.data[:head+headerSize]
-	used := uint64(0)
-	if c.n > 0 {
-		last := 0
-		for i, n := range c.counts[c.lo : c.hi+1] {
-			if n != 0 {
-				k := c.lo + i
-				buf = binary.AppendUvarint(buf, uint64(k-last))
-				buf = binary.AppendUvarint(buf, uint64(n))
-				last = k
-				used++
-			}
-		}
-	}
+	last := 0
+	c.each(func(i int, n int64) {
+		buf = binary.AppendUvarint(buf, uint64(i-last))
+		buf = binary.AppendUvarint(buf, uint64(n))
+		last = i
+	})
 	h := buf[head:]
 	for i, v := range [...]uint64{uint64(from), uint64(to), uint64(c.n), uint64(c.min), uint64(c.max),
-		math.Float64bits(c.sum), used} {
+		math.Float64bits(c.sum), uint64(used)} {
 		binary.LittleEndian.PutUint64(h[8*i:], v)
 	}
 	a.last.used.Store(int64(len(buf)))

@@ -79,23 +79,9 @@ func newClock(a reading) (*Clock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.tsc <= a.tsc || b.ns <= a.ns {
-		return nil, fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock,
-			a.tsc, b.tsc, a.ns, b.ns)
-	}
-	ns := float64(b.ns - a.ns)
-	c.info.Frequency = float64(b.tsc-a.tsc) / ns * 1e9
-	c.info.Method = "measured against CLOCK_MONOTONIC_RAW"
-	c.info.ErrorPPM = (float64(a.width+b.width)/2/c.info.Frequency*1e9 + 2) / ns * 1e6
-	if hz, from := declaredFrequency(); hz > 0 {
-		off := math.Abs(hz/c.info.Frequency-1) * 1e6
-		if off <= c.info.ErrorPPM+1 {
-			c.info.Method = fmt.Sprintf("%s, confirmed by measuring within %.2g ppm", from, off)
-			c.info.Frequency, c.info.ErrorPPM = hz, c.info.ErrorPPM+off
-		} else {
-			c.info.Notes = append(c.info.Notes, fmt.Sprintf(
-				"%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, c.info.Frequency))
-		}
+	hz, from := declaredFrequency()
+	if err := c.info.calibrate(a, b, hz, from); err != nil {
+		return nil, err
 	}
 	c.scale = scaleOf(c.info.Frequency)
 
@@ -106,6 +92,30 @@ func newClock(a reading) (*Clock, error) {
 	c.tsc, c.wall = w.tsc, time.Unix(0, w.ns)
 	c.info.ReadNS, c.info.StepNS = readCost(c)
 	return c, nil
+}
+
+// calibrate fills in the frequency by two readings with CLOCK_MONOTONIC_RAW, and by the rate hz that from declares, 0 if
+// nothing does.
+func (i *ClockInfo) calibrate(a, b reading, hz float64, from string) error {
+	if b.tsc <= a.tsc || b.ns <= a.ns {
+		return fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock,
+			a.tsc, b.tsc, a.ns, b.ns)
+	}
+	ns := float64(b.ns - a.ns)
+	i.Frequency = float64(b.tsc-a.tsc) / ns * 1e9
+	i.Method = "measured against CLOCK_MONOTONIC_RAW"
+	i.ErrorPPM = (float64(a.width+b.width)/2/i.Frequency*1e9 + 2) / ns * 1e6
+	if hz == 0 {
+		return nil
+	}
+	if off := math.Abs(hz/i.Frequency-1) * 1e6; off <= i.ErrorPPM+1 {
+		i.Method = fmt.Sprintf("%s, confirmed by measuring within %.2g ppm", from, off)
+		i.Frequency, i.ErrorPPM = hz, i.ErrorPPM+off
+	} else {
+		i.Notes = append(i.Notes, fmt.Sprintf(
+			"%s says %.0f Hz, measured %.0f Hz: the measured one is used", from, hz, i.Frequency))
+	}
+	return nil
 }
 
 // FixedClock returns a Clock with the frequency in info, whose counter was at tsc at the time wall. It is for replayed
@@ -151,50 +161,79 @@ type reading struct {
 	ns    int64
 }
 
-// bracket returns the tightest of several readings.
+// bracket reads a clock.
 func bracket(clock int32) (reading, error) {
 	runtime.LockOSThread() // on one core, as far as the scheduler leaves the thread there
 	defer runtime.UnlockOSThread()
+	return tightest(func() (before, after uint64, ns int64, err error) {
+		var ts unix.Timespec
+		before = polling.TSC()
+		err = unix.ClockGettime(clock, &ts)
+		after = polling.TSC()
+		if err != nil {
+			return 0, 0, 0, fmt.Errorf("clock_gettime(%d): %w", clock, err)
+		}
+		return before, after, ts.Nano(), nil
+	})
+}
+
+// tightest returns the tightest of several readings, each with the counter before and after it.
+func tightest(read func() (before, after uint64, ns int64, err error)) (reading, error) {
 	best := reading{width: math.MaxUint64}
 	for range 64 {
-		var ts unix.Timespec
-		before := polling.TSC()
-		err := unix.ClockGettime(clock, &ts)
-		after := polling.TSC()
+		before, after, ns, err := read()
 		if err != nil {
-			return best, fmt.Errorf("clock_gettime(%d): %w", clock, err)
+			return best, err
 		}
 		if w := after - before; w < best.width {
-			best = reading{before + w/2, w, ts.Nano()}
+			best = reading{before + w/2, w, ns}
 		}
 	}
 	return best, nil
 }
 
 // readCost returns the cost of one polling.TSC in nanoseconds, from the fastest of several batches, and the counter's
-// step. Some counters advance by many ticks at a time, so differences between reads are multiples of that step.
-// Differences seen in less than 1 % of the reads are ignored: the thread may have moved to another core in between.
+// step.
 func readCost(c *Clock) (read, step float64) {
-	const batch, batches = 256, 16
-	best := int64(math.MaxInt64)
-	seen := map[uint64]int{}
-	var at [batch]uint64
-	for range batches {
+	d := differences{seen: map[uint64]int{}, mean: math.MaxFloat64}
+	var at [256]uint64
+	for range 16 {
 		for i := range at {
 			at[i] = polling.TSC()
 		}
-		best = min(best, c.Nanoseconds(at[batch-1]-at[0]))
-		for i := range batch - 1 {
-			seen[at[i+1]-at[i]]++
+		d.add(at[:])
+	}
+	tick := 1e9 / c.info.Frequency
+	return d.mean * tick, float64(d.step()) * tick
+}
+
+// differences are those between reads of the counter in a row, in ticks.
+type differences struct {
+	n    int
+	seen map[uint64]int
+	mean float64 // of the fastest batch
+}
+
+// add adds a batch of reads.
+func (d *differences) add(at []uint64) {
+	last := len(at) - 1
+	for i, from := range at[:last] {
+		d.seen[at[i+1]-from]++
+	}
+	d.n += last
+	d.mean = min(d.mean, float64(at[last]-at[0])/float64(last))
+}
+
+// step returns by how many ticks the counter advances at a time, of which all differences are multiples. Those seen in
+// less than 1 % of the reads are ignored: the thread may have moved to another core in between.
+func (d *differences) step() uint64 {
+	step := uint64(0)
+	for by, n := range d.seen {
+		if 100*n >= d.n {
+			step = gcd(step, by)
 		}
 	}
-	ticks := uint64(0)
-	for d, n := range seen {
-		if n >= batch*batches/100 {
-			ticks = gcd(ticks, d)
-		}
-	}
-	return float64(best) / (batch - 1), float64(max(ticks, 1)) / c.info.Frequency * 1e9
+	return max(step, 1)
 }
 
 func gcd(a, b uint64) uint64 {

@@ -61,7 +61,11 @@ func declaredFrequency() (hz float64, from string) {
 		return 0, ""
 	}
 	defer unix.Munmap(mem)
-	page := (*unix.PerfEventMmapPage)(unsafe.Pointer(&mem[0]))
+	return tscRate((*unix.PerfEventMmapPage)(unsafe.Pointer(&mem[0])))
+}
+
+// tscRate returns the rate in the page, 0 if it has none.
+func tscRate(page *unix.PerfEventMmapPage) (hz float64, from string) {
 	const capUserTime = 1 << 3
 	if page.Capabilities&capUserTime == 0 || page.Time_mult == 0 {
 		return 0, ""

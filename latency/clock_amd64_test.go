@@ -1,6 +1,12 @@
 package latency
 
-import "testing"
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/proof/check"
+)
 
 func TestSteadyTSC(t *testing.T) {
 	for flags, want := range map[string]struct {
@@ -16,5 +22,20 @@ func TestSteadyTSC(t *testing.T) {
 		if steady != want.steady || len(notes) != want.notes {
 			t.Errorf("%q: steady %v, notes %q", flags, steady, notes)
 		}
+	}
+}
+
+func TestTSCRateOfThePage(t *testing.T) {
+	for _, c := range []struct {
+		page unix.PerfEventMmapPage
+		hz   float64
+	}{
+		{unix.PerfEventMmapPage{Capabilities: 1 << 3, Time_mult: 1 << 30, Time_shift: 31}, 2e9},
+		{unix.PerfEventMmapPage{Capabilities: 1<<3 | 1, Time_mult: 5, Time_shift: 0}, 2e8},
+		{unix.PerfEventMmapPage{Capabilities: 1<<4 | 1<<2, Time_mult: 5, Time_shift: 31}, 0},
+		{unix.PerfEventMmapPage{Capabilities: 1 << 3, Time_shift: 31}, 0},
+	} {
+		hz, _ := tscRate(&c.page)
+		check.Equal(t, hz, c.hz, "%v Hz")
 	}
 }

@@ -4,13 +4,16 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -70,6 +73,73 @@ func TestNanoseconds(t *testing.T) {
 	}
 }
 
+// Of two readings, the midpoints count. A declared rate counts if it is within the error of the measured one.
+func TestCalibrate(t *testing.T) {
+	a, b := reading{1000, 10, 5000}, reading{2_001_000, 30, 1_005_000} // 2 ticks a ns for a millisecond
+	const ppm = (40.0/2/2 + 2) / 1e6 * 1e6
+	for _, c := range []struct {
+		hz              float64
+		frequency, ppm  float64
+		confirmed, note bool
+	}{
+		{0, 2e9, ppm, false, false},
+		{2e9, 2e9, ppm, true, false},
+		{2e9 * (1 + 12.9e-6), 2e9 * (1 + 12.9e-6), ppm + 12.9, true, false},
+		{2e9 * (1 - 13.1e-6), 2e9, ppm, false, true},
+	} {
+		var i ClockInfo
+		must.OK(t, i.calibrate(a, b, c.hz, "the label"))
+		if math.Abs(i.Frequency-c.frequency) > 1e-3 || math.Abs(i.ErrorPPM-c.ppm) > 1e-6 {
+			t.Errorf("%v declared: %v Hz with an error of %v ppm, want %v and %v", c.hz, i.Frequency, i.ErrorPPM,
+				c.frequency, c.ppm)
+		}
+		check.Equal(t, strings.HasPrefix(i.Method, "the label, confirmed"), c.confirmed, i.Method+": confirmed %t")
+		check.Equal(t, len(i.Notes) == 1, c.note, "a note: %t")
+	}
+	for _, b := range []reading{{1000, 1, 5001}, {1001, 1, 5000}, {999, 1, 5001}, {1001, 1, 4999}} {
+		check.Fails(t, "a clock that stands", new(ClockInfo).calibrate(a, b, 2e9, ""), ErrClock, "from 1000 to")
+	}
+}
+
+func TestTightestReading(t *testing.T) {
+	widths := []uint64{100, 40, 60, 40, 90}
+	n := uint64(0)
+	got, err := tightest(func() (before, after uint64, ns int64, err error) {
+		n++
+		at := 1000 * n
+		return at, at + widths[n%5], int64(n), nil
+	})
+	check.OK(t, err)
+	check.Equal(t, got, reading{1020, 40, 1}, "%v")
+	_, err = tightest(func() (before, after uint64, ns int64, err error) { return 0, 0, 0, os.ErrInvalid })
+	check.Equal(t, err, os.ErrInvalid, "%v")
+}
+
+// The counter's step divides the differences between reads, but for those that a move to another core may cause.
+func TestDifferencesBetweenReads(t *testing.T) {
+	for odd, want := range []uint64{26, 26, 26, 1} { // the number of three hundred that are 7 ticks
+		d := differences{seen: map[uint64]int{}, mean: math.MaxFloat64}
+		for batch := range 3 {
+			at := []uint64{500}
+			for i := range 100 {
+				by := 26 * uint64(i%2+2+batch)
+				if i == 0 && batch < odd {
+					by = 7
+				}
+				at = append(at, at[i]+by)
+			}
+			d.add(at)
+		}
+		check.Equal(t, d.step(), want, "step %d")
+		fastest := 26 * 2.5
+		if odd > 0 {
+			fastest -= (52 - 7) / 100.0
+		}
+		check.Equal(t, d.mean, fastest, "mean %v")
+	}
+	check.Equal(t, (&differences{}).step(), 1, "step %d of none")
+}
+
 // Values that the polling loop counted in ticks have the same value in nanoseconds, within the loop's resolution.
 func TestFromHot(t *testing.T) {
 	c := &Clock{scale: uint64(math.Round(1e9 / 2.5e9 * (1 << 32)))}
@@ -85,6 +155,8 @@ func TestFromHot(t *testing.T) {
 	if got.Count != 1000 || got.Max != 1_000_001 {
 		t.Errorf("count %d, max %d", got.Count, got.Max)
 	}
+	check.Equal(t, got.Min, c.Nanoseconds((polling.Lowest(polling.Bucket(1000))+polling.Lowest(polling.Bucket(1000)+1))/2),
+		"min %d, of the middle of a bucket")
 	for q, want := range map[float64]float64{0.5: 400, 0.99: 400, 0.995: 10_000} {
 		if v := float64(got.Quantile(q)); math.Abs(v/want-1) > 0.009 {
 			t.Errorf("quantile %v is %v, want %v", q, v, want)
@@ -97,9 +169,11 @@ func TestFromHot(t *testing.T) {
 
 func TestSelfTest(t *testing.T) {
 	c := must.Get(NewClock())(t)
+	start := polling.TSC()
 	h := SelfTest(c, 200*time.Millisecond) // longer than a busy machine delays a thread
-	if h.Count < 100 || h.Sum < 160e6 || h.Max <= 0 {
-		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 ms", h.Count, h.Sum, h.Max)
+	took := float64(c.Between(start, polling.TSC()))
+	if h.Count < 100 || h.Sum < 160e6 || h.Sum > 1.01*took || h.Max <= 0 { // buckets are accurate to 0.8 %
+		t.Errorf("%d gaps with a sum of %v ns and a maximum of %d ns in 200 of %v ns", h.Count, h.Sum, h.Max, took)
 	}
 }
 

@@ -3,7 +3,6 @@ package latency
 import (
 	"math"
 	"math/bits"
-	"slices"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -316,9 +315,7 @@ func (c *counters) add(i int, n int64) {
 
 func (c *counters) record(v int64) {
 	v = max(v, 0)
-	i := countsIndex(v)
-	c.counts[i]++
-	c.lo, c.hi = min(c.lo, i), max(c.hi, i)
+	c.add(countsIndex(v), 1)
 	c.n++
 	c.min, c.max = min(c.min, v), max(c.max, v)
 	c.sum += float64(v)
@@ -330,17 +327,26 @@ func (c *counters) snapshot() *Histogram {
 		return h
 	}
 	h.Min = c.min
-	used := 0
-	for _, n := range c.counts[c.lo : c.hi+1] {
-		if n != 0 {
-			used++
-		}
+	used := c.used()
+	h.index, h.count = make([]int32, 0, used), make([]int64, 0, used)
+	c.each(func(i int, n int64) { h.index, h.count = append(h.index, int32(i)), append(h.count, n) })
+	return h
+}
+
+// each calls yield for each counter that is not zero, in ascending order.
+func (c *counters) each(yield func(index int, n int64)) {
+	if c.n == 0 {
+		return
 	}
-	h.index, h.count = slices.Grow(h.index, used), slices.Grow(h.count, used)
 	for i, n := range c.counts[c.lo : c.hi+1] {
 		if n != 0 {
-			h.index, h.count = append(h.index, int32(c.lo+i)), append(h.count, n)
+			yield(c.lo+i, n)
 		}
 	}
-	return h
+}
+
+// used returns the number of counters that are not zero.
+func (c *counters) used() (used int) {
+	c.each(func(int, int64) { used++ })
+	return used
 }

@@ -8,12 +8,16 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestIndexIsHdrHistograms(t *testing.T) {
 	h := hdrhistogram.New(lowestValue, highestValue, digits)
 	must.Equal(t, len(h.Export().Counts), countsLen, "HdrHistogram has %d counters")
+	check.Equal(t, h.Export().SignificantFigures, digits, "%d digits")
+	check.Equal(t, HDRBuckets*HDRSubBuckets/2+HDRSubBuckets/2, countsLen, "%d counters in its geometry")
+	check.Equal(t, HDRSubBuckets, 2048, "%d linear steps")
 	values := []int64{0, 1, 2046, 2047, 2048, 2049, 4095, 4096, highestValue - 1, highestValue}
 	for shift := range 41 {
 		values = append(values, 1<<shift-1, 1<<shift, 1<<shift+1, rand.Int64N(1<<shift))
@@ -38,6 +42,8 @@ func TestFromBuckets(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	got = FromBuckets([]Bucket{{4096, 4097, 1}, {4098, 4099, 2}}) // both in the first counter
+	check.Same(t, slices.Collect(got.Buckets), []Bucket{{4096, 4099, 3}}, "%v")
 }
 
 func TestFromCounts(t *testing.T) {

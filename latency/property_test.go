@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/random"
@@ -42,6 +44,9 @@ func agrees(t *testing.T, what string, h *Histogram, values []int64) {
 		}
 		must.Equal(t, h.CountAbove(v), int64(above), what+": %d are above a value")
 	}
+	check.Equal(t, h.Quantile(0), h.Quantile(1/float64(n)), what+": quantile 0 is %d")
+	check.Equal(t, h.CountAbove(0), int64(n-sortedAfter(values, 0)), what+": %d are above 0")
+	check.Equal(t, cap(h.index)+cap(h.count), 2*h.Counters(), what+": memory for %d counters")
 	counted, last := int64(0), int64(-1)
 	for b := range h.Buckets {
 		from, to := sortedAfter(values, b.Low-1), sortedAfter(values, b.High)
@@ -54,7 +59,11 @@ func agrees(t *testing.T, what string, h *Histogram, values []int64) {
 		last, counted = b.High, counted+b.Count
 	}
 	check.Equal(t, counted, h.Count, what+": %d values in all buckets")
-	check.Equal(t, h.HDR().TotalCount(), h.Count, what+": HdrHistogram has %d values")
+	hdr := hdrhistogram.New(lowestValue, highestValue, digits)
+	for _, v := range values {
+		must.OK(t, hdr.RecordValue(min(v, highestValue)))
+	}
+	check.Equal(t, h.HDR().Equals(hdr), true, what+": equal to HdrHistogram's: %t")
 }
 
 // sortedAfter is the number of values up to v.

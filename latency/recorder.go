@@ -68,13 +68,11 @@ func NewRecorder(c *Clock, o RecorderOptions) (*Recorder, error) {
 		r.intended = r.newTrack(MainSeries)
 		r.sent.name = UncorrectedSeries
 	}
-	if o.Raw > 0 {
-		r.raw = make([]Sample, o.Raw)
-		for i := range r.raw {
-			r.raw[i].At = 1 // touch every page now
-		}
-		r.raw = r.raw[:0]
+	r.raw = make([]Sample, o.Raw)
+	for i := range r.raw {
+		r.raw[i].At = 1 // touch every page now
 	}
+	r.raw = r.raw[:0]
 	return r, nil
 }
 

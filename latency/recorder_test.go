@@ -66,6 +66,9 @@ func TestRecorder(t *testing.T) {
 	if want := testClock().Time(1000); !rep.Start.Equal(want) {
 		t.Errorf("start %v, want %v", rep.Start, want)
 	}
+	check.Equal(t, rep.Interval, time.Second, "intervals of %v")
+	check.Equal(t, rep.End.Sub(rep.Start), 4_099_999_000, "from start to end %d ns")
+	check.Equal(t, rep.Clock.Source, "tsc", "clock %q")
 	if len(rep.Raw) != 5 || rep.RawDropped != 7 || rep.Raw[0] != (Sample{3000, 3000, 2500}) {
 		t.Errorf("raw %+v, %d dropped", rep.Raw, rep.RawDropped)
 	}
@@ -91,7 +94,8 @@ func TestArena(t *testing.T) {
 	must.Equal(t, len(got), len(want), "%d intervals")
 	for k, iv := range got {
 		w := want[k]
-		if iv.Start != int64(k) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min ||
+		if iv.Start != int64(k) || iv.End != int64(k)+1 || cap(iv.index) != len(w.index) ||
+			cap(iv.count) != len(w.index) || iv.Count != w.Count || iv.Max != w.Max && w.Count > 0 || iv.Min != w.Min ||
 			iv.Sum != w.Sum ||
 			!slices.Equal(iv.index, w.index) || !slices.Equal(iv.count, w.count) {
 			t.Fatalf("interval %d: %+v, want %+v", k, iv.Histogram, w)
@@ -177,7 +181,10 @@ func TestLastRun(t *testing.T) {
 		}
 		run, series := r.LastRun()
 		check.Equal(t, run, r.runs[i], "run %v")
-		for _, s := range series {
+		for k, s := range series {
+			check.Equal(t, s.Name, []string{MainSeries, UncorrectedSeries}[k], "series %s")
+			check.Equal(t, s.Intervals[0].Start, run.Start, "an interval from %d")
+			check.Equal(t, s.Intervals[0].End, run.End, "an interval to %d")
 			sum[s.Name] += s.Intervals[0].Count
 		}
 	}

@@ -91,6 +91,8 @@ func TestEndTwice(t *testing.T) {
 	rec := r.Recording()
 	check.Same(t, rec.Runs, []Run{{0, 10}}, "runs %v")
 	check.Equal(t, len(rec.Series[0].Intervals), 1, "%d intervals")
+	check.Equal(t, rec.RawDropped, 0, "%d single samples dropped of a recorder that keeps none")
+	check.Equal(t, r.Follow().AddTo(new(Tally)), 1, "%d intervals of the only series")
 	check.Equal(t, r.Runs(), 1, "%d runs")
 	_, err := NewRecorder(testClock(), RecorderOptions{Interval: 10*time.Millisecond - 1})
 	check.Fails(t, "an interval below 10 ms", err, nil, "shorter than 10ms")
@@ -98,23 +100,33 @@ func TestEndTwice(t *testing.T) {
 	check.OK(t, err)
 }
 
+func newArena() *arena {
+	a := new(arena)
+	a.grow()
+	return a
+}
+
+func newCounters() *counters {
+	c := new(counters)
+	c.reset()
+	return c
+}
+
 // Intervals are read back wherever a block of memory ends. One takes 58 bytes here, and with the first one a block ends
 // within an interval, or with room for exactly its head.
 func TestArenaAtTheEndOfABlock(t *testing.T) {
 	for _, first := range []int{27, 28, 29} {
-		var a arena
-		a.grow()
-		var c counters
-		c.reset()
+		a, c := newArena(), newCounters()
 		for i := range first {
 			c.record(int64(i))
 		}
-		a.put(0, 1, &c)
+		a.put(0, 1, c)
+		check.Equal(t, a.first.used.Load(), int64(56+2*first), "the first takes %d bytes")
 		const n = 2 * chunk / 58
 		for k := range int64(n) {
 			c.reset()
 			c.record(5)
-			a.put(k+1, k+2, &c)
+			a.put(k+1, k+2, c)
 		}
 		got := a.intervals()
 		must.Equal(t, len(got), n+1, "%d intervals")
@@ -124,5 +136,50 @@ func TestArenaAtTheEndOfABlock(t *testing.T) {
 				t.Fatalf("interval %d: %d values from %d, %v", k+1, iv.Count, iv.Start, iv.index)
 			}
 		}
+	}
+}
+
+// A block of memory is used while it has room for 13 bytes a counter.
+func TestArenaStartsABlock(t *testing.T) {
+	for counters, need := range []int{56, 56 + 13, 56 + 26} {
+		for room := need - 1; room <= need; room++ {
+			a, c := newArena(), newCounters()
+			for i := range counters {
+				c.record(int64(i) << 40)
+			}
+			a.last.used.Store(1<<20 - int64(room))
+			a.put(0, 1, c)
+			check.Equal(t, a.blocks() == 2, room < need, "a new block: %t")
+		}
+	}
+}
+
+func TestTablesOfStatistics(t *testing.T) {
+	m := FromValues([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 1e9}).Summary()
+	in := map[Tables]string{}
+	for _, s := range Stats {
+		for table := FullTable; table <= CellTable; table <<= 1 {
+			if s.In&table != 0 {
+				in[table] += s.Name + " "
+			}
+		}
+		want := map[string]float64{"min": 1, "p50": 5, "p90": 9, "mean": 1e8 + 4.5}[s.Name]
+		if want == 0 {
+			want = 1e9
+		}
+		check.Equal(t, s.Of(&m), want, s.Name+" is %v")
+		check.Equal(t, s.Quantile > 0, s.Name[0] == 'p', s.Name+" is a percentile: %t")
+	}
+	for table, want := range map[Tables]string{
+		FullTable:     "min p50 p90 p99 p99.9 p99.99 max mean ",
+		HeadlineTable: "p50 p90 p99 p99.9 p99.99 max ",
+		SeriesLine:    "p50 p99 p99.9 p99.99 max ",
+		PointColumns:  "p50 p99 p99.9 max ",
+		BriefTable:    "p50 p90 p99 p99.9 ",
+		AnswerText:    "p50 p99 p99.9 ",
+		NarrowTable:   "p50 p99 ",
+		CellTable:     "p50 p90 p99 ",
+	} {
+		check.Equal(t, in[table], want, "%s")
 	}
 }

@@ -33,9 +33,12 @@ func TestTally(t *testing.T) {
 		}
 		tally.Reset()
 	}
-	tally.Record(7) // an empty tally has no minimum
-	if got := tally.Histogram(); got.Min != 7 || got.Max != 7 || got.Count != 1 {
-		t.Errorf("after a reset: %+v", got)
+	for _, v := range []int64{7, 0} { // an empty tally has neither a minimum nor a maximum
+		tally.Record(v)
+		if got, want := tally.Histogram(), FromValues([]int64{v}); !reflect.DeepEqual(got, want) {
+			t.Errorf("after a reset: %+v, want %+v", got, want)
+		}
+		tally.Reset()
 	}
 	var small Tally
 	for v := range int64(1000) {

@@ -55,7 +55,7 @@ func WaitQuantile(q, total float64, n int, gap func(i int) (length, count float6
 	var longer, sum float64 // number and total length of the gaps so far, which are longer
 	for i := range n {
 		length, count := gap(i)
-		if sum-longer*length >= target {
+		if sum-longer*length > target {
 			break
 		}
 		longer, sum = longer+count, sum+count*length

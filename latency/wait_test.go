@@ -38,6 +38,31 @@ func TestWaitOfAStall(t *testing.T) {
 	check.Equal(t, latency.FromValues(nil).Wait(), (latency.Summary{}), "of nothing: %+v")
 }
 
+// Of 500 ns in gaps, 300 are in those of 100 ns: a frame waits longer than 100 ns if it arrives in the first half of the
+// gap of 200 ns.
+func TestWaitOfThreeShortGapsAndALongOne(t *testing.T) {
+	h := latency.FromValues([]int64{100, 100, 200, 100})
+	w := h.Wait()
+	check.Equal(t, math.Round(w.StdDev*100), 4933, "deviation %v / 100")
+	w.StdDev = 0
+	check.Equal(t, w, latency.Summary{Count: 4, Max: 200, P50: 63, P90: 150, P99: 195, P999: 200, P9999: 200, Mean: 70},
+		"%+v")
+	for above, want := range map[int64]float64{0: 1, 100: 0.2, 150: 0.1, 200: 0, 300: 0} {
+		check.Equal(t, h.WaitAbove(above), want, "%v wait longer")
+	}
+	wide := latency.FromValues([]int64{5000}) // in a bucket from 5000 to 5003
+	check.Equal(t, wide.WaitAbove(2500), 0.5, "%v wait longer than half of the only gap")
+	check.Equal(t, wide.Wait().Mean, 2500, "mean %v")
+	none := latency.FromValues([]int64{0, 0})
+	check.Equal(t, none.Wait(), latency.Summary{Count: 2}, "gaps without a length: %+v")
+	check.Equal(t, none.WaitAbove(0), 0, "%v wait in gaps without a length")
+	gaps := func(i int) (length, count float64) { return []float64{200, 100}[i], []float64{1, 3}[i] }
+	for q, want := range map[float64]float64{0: 0, 0.8: 100, 1: 200} {
+		check.Equal(t, math.Round(latency.WaitQuantile(q, 500, 2, gaps)*1e9)/1e9, want, "wait %v")
+	}
+	check.Equal(t, latency.WaitQuantile(0.5, 0, 0, gaps), 0, "wait %v without gaps")
+}
+
 func TestWaitBySimulation(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var gaps []int64
