@@ -94,8 +94,8 @@ func newClock(a reading) (*Clock, error) {
 	return c, nil
 }
 
-// calibrate fills in the frequency by two readings with CLOCK_MONOTONIC_RAW, and by the rate hz that from declares, 0 if
-// nothing does.
+// calibrate fills in the frequency by two readings with CLOCK_MONOTONIC_RAW, and by the rate hz that from declares, 0
+// if nothing does.
 func (i *ClockInfo) calibrate(a, b reading, hz float64, from string) error {
 	if b.tsc <= a.tsc || b.ns <= a.ns {
 		return fmt.Errorf("%w: it went from %d to %d while CLOCK_MONOTONIC_RAW went from %d to %d ns", ErrClock,

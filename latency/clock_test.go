@@ -155,7 +155,8 @@ func TestFromHot(t *testing.T) {
 	if got.Count != 1000 || got.Max != 1_000_001 {
 		t.Errorf("count %d, max %d", got.Count, got.Max)
 	}
-	check.Equal(t, got.Min, c.Nanoseconds((polling.Lowest(polling.Bucket(1000))+polling.Lowest(polling.Bucket(1000)+1))/2),
+	bucket := polling.Bucket(1000)
+	check.Equal(t, got.Min, c.Nanoseconds((polling.Lowest(bucket)+polling.Lowest(bucket+1))/2),
 		"min %d, of the middle of a bucket")
 	for q, want := range map[float64]float64{0.5: 400, 0.99: 400, 0.995: 10_000} {
 		if v := float64(got.Quantile(q)); math.Abs(v/want-1) > 0.009 {

@@ -9,7 +9,8 @@ func TestFormatNS(t *testing.T) {
 	for ns, want := range map[float64]string{0: "0 ns", 7: "7 ns", 12.34: "12.34 ns", 999: "999 ns", 1000: "1.000 µs",
 		3412: "3.412 µs", 34_120: "34.12 µs",
 		341_200: "341.2 µs", 5e6: "5.000 ms", 61e9: "61.00 s", 86_400e9: "86,400 s", -3412: "-3.412 µs",
-		2.5: "2.5 ns", 9.96: "10.0 ns", 10.25: "10.25 ns", 99.99: "99.99 ns", 100.4: "100 ns", 1e4: "10.00 µs", 1e5: "100.0 µs",
+		2.5: "2.5 ns", 9.96: "10.0 ns", 10.25: "10.25 ns", 99.99: "99.99 ns", 100.4: "100 ns",
+		1e4: "10.00 µs", 1e5: "100.0 µs",
 		1e6: "1.000 ms", 1e9: "1.000 s", 999.9e9: "999.9 s", 1e12: "1,000 s", math.NaN(): "–"} {
 		if got := FormatNS(ns); got != want {
 			t.Errorf("%v: %q, want %q", ns, got, want)
@@ -46,7 +47,8 @@ func TestFormatRate(t *testing.T) {
 }
 
 func TestFormatBits(t *testing.T) {
-	for b, want := range map[float64]string{1: "1 bit/s", 1e3: "1 kbit/s", 1e6: "1 Mbit/s", 1e9: "1 Gbit/s", 1e12: "1000 Gbit/s", 672: "672 bit/s", 33_600: "33.6 kbit/s", 1e7: "10 Mbit/s",
+	for b, want := range map[float64]string{1: "1 bit/s", 1e3: "1 kbit/s", 1e6: "1 Mbit/s", 1e9: "1 Gbit/s",
+		1e12: "1000 Gbit/s", 672: "672 bit/s", 33_600: "33.6 kbit/s", 1e7: "10 Mbit/s",
 		9_940_000: "9.94 Mbit/s", 2.5e9: "2.5 Gbit/s", 4e11: "400 Gbit/s"} {
 		if got := FormatBits(b); got != want {
 			t.Errorf("%v: %q, want %q", b, got, want)

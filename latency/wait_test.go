@@ -38,8 +38,8 @@ func TestWaitOfAStall(t *testing.T) {
 	check.Equal(t, latency.FromValues(nil).Wait(), (latency.Summary{}), "of nothing: %+v")
 }
 
-// Of 500 ns in gaps, 300 are in those of 100 ns: a frame waits longer than 100 ns if it arrives in the first half of the
-// gap of 200 ns.
+// Of 500 ns in gaps, 300 are in those of 100 ns: a frame waits longer than 100 ns if it arrives in the first half of
+// the gap of 200 ns.
 func TestWaitOfThreeShortGapsAndALongOne(t *testing.T) {
 	h := latency.FromValues([]int64{100, 100, 200, 100})
 	w := h.Wait()
