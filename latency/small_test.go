@@ -30,6 +30,7 @@ func TestRefineMax(t *testing.T) {
 	check.Equal(t, h.Counters(), 2, "%d counters")
 	check.Equal(t, empty.Mean()+empty.StdDev(), 0, "mean and deviation of an empty histogram: %v")
 	check.Equal(t, FromValues([]int64{10, 30}).StdDev(), 10, "deviation %v")
+	check.Equal(t, FromCounts([]int64{10, 40}, []int64{8, 2}).StdDev(), 12, "deviation %v")
 	for b := range h.Buckets { // a reader may stop
 		check.Equal(t, b, Bucket{10, 10, 1}, "%v")
 		break

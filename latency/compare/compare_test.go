@@ -81,6 +81,32 @@ func TestCoarseValues(t *testing.T) {
 	}
 }
 
+// However little what is allowed exceeds the end of an interval, or misses it, verdict, interval and p agree.
+func TestIntervalAllows(t *testing.T) {
+	const level, resolution = 0.02, 0.01
+	for _, alternating := range []bool{true, false} {
+		a, b := machines(3, 10, alternating, steady, 0.05)
+		if !alternating {
+			b.Start = a.Start // at the same time
+		}
+		a.Resolution = resolution
+		p := Pair{A: a, B: b}
+		p.see()
+		narrow := p.row(p50, level)
+		grain, verdicts := resolution*narrow.Base, map[Verdict]int{}
+		for k := range 17 {
+			p.clocks = narrow.Lo + float64(k-8)*accuracy*narrow.Base/8
+			row := p.row(p50, level)
+			check.Equal(t, row.Allowed, p.clocks+grain, "allowed %v")
+			check.Equal(t, row.Verdict == Slower, row.Lo > 0, fmt.Sprintf("%d: slower from %v on: %%t", k, row.Lo))
+			check.Equal(t, row.Verdict == Slower, row.P <= tableLevel, fmt.Sprintf("%d: slower with p=%v: %%t", k, row.P))
+			check.Equal(t, row.Least, max(row.Hi-row.Shift, row.Shift-row.Lo), "the smallest that could be seen %v")
+			verdicts[row.Verdict]++
+		}
+		check.Equal(t, len(verdicts), 2, "%d verdicts")
+	}
+}
+
 // Three reports make two tables, whose expected false marks add up. The output says so.
 func TestSeveralTables(t *testing.T) {
 	a, b := machines(3, 10, true, steady, 0)

@@ -22,7 +22,7 @@ func (r *Report) OwnTail() string {
 	}
 	thin := max(0.0001, 1/float64(h.Count)) // the share above p99.99
 	late := ""
-	if lag := r.Find(latency.LagSeries); lag != nil && lag.Total.Count > 0 {
+	if lag := r.Find(latency.LagSeries); lag != nil {
 		// A delay of less than half the tail does not explain it.
 		if n := lag.Total.CountAbove(tail / 2); float64(n)/float64(lag.Total.Count) >= thin/2 {
 			late = fmt.Sprintf("this host sent %s of the probes %s or more late, at most %s: that alone accounts for p99.99 from the intended send, %s above the median",
@@ -67,7 +67,7 @@ func (r *Report) LateAt(q float64) bool {
 
 // awayAt is OwnAt for a descheduled thread.
 func (r *Report) awayAt(q float64) bool {
-	if r.Metric != RoundTrip || r.Foreign != nil || !r.Measured() || q <= 0.5 {
+	if r.Metric != RoundTrip || r.Foreign != nil || !r.Measured() {
 		return false
 	}
 	h := r.Main().Total
@@ -88,7 +88,7 @@ func (r *Report) coreAway(typical, tail int64, thin float64) string {
 	}{{latency.GapSeries, "while measuring", measuring}, {latency.JitterSeries, "in the self-test, without traffic",
 		0}} {
 		s := r.Find(watch.series)
-		if s == nil || s.Total.Sum == 0 {
+		if s == nil {
 			continue
 		}
 		met, gaps := 0.0, int64(0)

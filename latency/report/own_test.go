@@ -1,7 +1,9 @@
 package report_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -56,39 +58,107 @@ func TestOwnTail(t *testing.T) {
 	}
 }
 
-// The sentence about the tail does not claim more than the tail contains: in a closed loop a gap, however long, affects
-// one round trip.
-func TestOwnTailShare(t *testing.T) {
-	const share = "(0.02 % of round trips)" // 20 of 100000
-	for _, c := range []struct {
-		mode, series string
-		length       int64 // of the run, ns
-		want         []string
-	}{
-		{"closed", latency.GapSeries, 1e9, []string{"the measuring thread was descheduled 20 times for 190.", share}},
-		{"closed", latency.JitterSeries, 1e9, []string{"without traffic", share}},
-		{"open", latency.GapSeries, 1e9, []string{"(0.03 % of round trips)"}},
-		{"closed", latency.GapSeries, 100e9, nil}, // 20 gaps in a hundred seconds do not affect p99.99 of round trips of 10 us
-	} {
-		h := latency.FromValues(spread(20, 0, 195_000, 0))
-		if c.series == latency.JitterSeries {
-			h.Sum = float64(c.length)
-		}
-		says(t, c.mode+", "+c.series, ended(c.mode, c.length, spread(100_000, 5000, 10_000, 200_000), c.series,
-			h).OwnTail(), c.want...)
-	}
+// rare returns n values of usual and then some of slow.
+func rare(n int, usual, slow int64, times int) []int64 {
+	return append(spread(n, 0, usual, 0), spread(times, 0, slow, 0)...)
 }
 
-func TestOwnTailByLag(t *testing.T) {
-	lag := spread(100_000, 2000, 50, 500_000)
-	for _, c := range []struct {
-		lag  []int64
-		want []string
-	}{{lag, []string{"sent 0.05 % of the probes"}}, {lag[1:2000], nil},
-		{[]int64{500_000}, []string{"sent 100 % of the probes"}}} {
-		rep := ended("open", 1e9, spread(100_000, 2000, 10_000, 510_000), latency.LagSeries, latency.FromValues(c.lag))
-		says(t, "sent late", rep.OwnTail(), c.want...)
+// The median is 100 ns, and p99.99 is 100 ns above it: pauses count from 100 ns on, late probes above 50. Half of the
+// share above p99.99 is enough.
+func TestOwnTailAtItsLimits(t *testing.T) {
+	usual := rare(9998, 100, 200, 2)
+	away := func(times, at, when, share string) string {
+		return "the measuring thread was descheduled " + times + " for 100 ns or longer, at most " + at + " ns, " + when +
+			": these pauses alone account for p99.99 (" + share + " % of round trips)"
 	}
+	const late = "this host sent 0.005 % of the probes 50 ns or more late, at most 51 ns: " +
+		"that alone accounts for p99.99 from the intended send, 100 ns above the median"
+	const loop, test = "while measuring", "in the self-test, without traffic"
+	for _, c := range []struct {
+		mode          string
+		length        int64 // of both runs
+		rtt, lag, gap []int64
+		series        string
+		sum           float64 // of the gaps, if not their own
+		want          string
+	}{
+		{mode: "open", lag: rare(19_999, 0, 51, 1), want: late},
+		{mode: "open", lag: rare(20_000, 0, 51, 1)},
+		{mode: "open", lag: rare(19_999, 0, 50, 1)},
+		{mode: "open", lag: []int64{}},
+		{mode: "open", rtt: []int64{100, 100}, lag: []int64{1000}, series: latency.GapSeries, gap: []int64{1000}},
+		{mode: "open", rtt: []int64{100, 101}, lag: []int64{1}, want: "this host sent 100 % of the probes 0 ns or more late, " +
+			"at most 1 ns: that alone accounts for p99.99 from the intended send, 1 ns above the median"},
+		{mode: "open", rtt: rare(998, 100, 200, 2), lag: rare(1999, 0, 51, 1), want: strings.Replace(late, "0.005", "0.05", 1)},
+		{mode: "open", rtt: rare(998, 100, 200, 2), lag: rare(2000, 0, 51, 1)},
+		{mode: "closed", length: 2_000_400, series: latency.GapSeries, gap: []int64{99, 100}, want: away("1 time", "100", loop, "0.005")},
+		{mode: "closed", length: 2_000_402, series: latency.GapSeries, gap: []int64{100}},
+		{mode: "closed", length: 2, series: latency.GapSeries, gap: []int64{300}, sum: 1e9, want: away("1 time", "300", loop, "0.01")},
+		{mode: "closed", series: latency.JitterSeries, gap: []int64{300}, sum: 2e6, want: away("1 time", "300", test, "0.005")},
+		{mode: "closed", series: latency.JitterSeries, gap: []int64{300}, sum: 2e6 + 1},
+		{mode: "closed", series: latency.JitterSeries, gap: []int64{99}},
+		{mode: "open", length: 6e6, series: latency.GapSeries, gap: []int64{300}, want: away("1 time", "300", loop, "0.005")},
+		{mode: "open", length: 6e6, series: latency.GapSeries, gap: []int64{300}, sum: 6e6 + 1},
+		{mode: "open", length: 4e6, series: latency.GapSeries, gap: []int64{100, 100}, want: away("2 times", "100", loop, "0.005")},
+		{mode: "open", rtt: rare(9998, 300, 400, 2), series: latency.GapSeries, gap: []int64{400}, want: away("1 time", "400", loop, "100")},
+		{mode: "open", length: 6e6, lag: rare(19_999, 0, 51, 1), series: latency.GapSeries, gap: []int64{300},
+			want: late + "; " + away("1 time", "300", loop, "0.005")},
+	} {
+		if c.rtt == nil {
+			c.rtt = usual
+		}
+		rep := ended(c.mode, 0, c.rtt, c.series, latency.FromValues(c.gap))
+		rep.Runs = []latency.Run{{Start: 5, End: 5 + c.length/2}, {Start: 1e12, End: 1e12 + c.length/2}}
+		if c.sum > 0 {
+			rep.Find(c.series).Total.Sum = c.sum
+		}
+		if c.lag != nil {
+			rep.Add(latency.LagSeries, latency.FromValues(c.lag))
+		}
+		check.Equal(t, rep.OwnTail(), c.want, "%q")
+		rep.Metric = report.Turnaround
+		check.Equal(t, rep.OwnTail(), "", "of a turnaround: %q")
+	}
+	says(t, "without round trips", report.New("bench", report.RoundTrip).OwnTail())
+}
+
+// A lag accounts for a percentile from half of what it is above the median on, and from a twentieth of its value on.
+func TestOwnAtItsLimits(t *testing.T) {
+	for _, c := range []struct {
+		typical, sent, rtt int64 // the median from the actual send, and p90
+		late               bool  // by the lag, which is the difference of the latter two
+		away               bool  // if pauses delay so many
+	}{
+		{900, 950, 1000, true, true}, {898, 950, 1000, false, true},
+		{920, 970, 1020, false, true}, {970, 1020, 1020, false, false}, {950, 1000, 1000, false, true},
+		{10, 10, 10, false, false}, {5, 5, 6, true, true}, {100, 100, 100, false, false},
+	} {
+		rep := ended("closed", 0, rare(50, c.typical, c.rtt, 50), latency.UncorrectedSeries,
+			latency.FromValues(rare(50, c.typical, c.sent, 50)))
+		check.Equal(t, rep.OwnAt(0.9), c.late, fmt.Sprintf("%v: late: %%t", c))
+		check.Equal(t, rep.OwnAt(0.9), rep.LateAt(0.9), "late: %t")
+		pauses := latency.FromValues([]int64{1000})
+		pauses.Sum = 19 * float64(c.typical) // a frame of 19 meets one: more than half of a tenth
+		rep.Add(latency.JitterSeries, pauses)
+		check.Equal(t, rep.OwnAt(0.9), c.late || c.away, fmt.Sprintf("%v: late or away: %%t", c))
+		rep.Find(latency.JitterSeries).Total.Sum = 21 * float64(c.typical)
+		check.Equal(t, rep.OwnAt(0.9), c.late, fmt.Sprintf("%v: fewer are delayed: %%t", c))
+		rep.Foreign = &report.Foreign{}
+		check.Equal(t, rep.OwnAt(0.9), false, "of another tool: %t")
+		rep.Foreign, rep.Metric = nil, report.Turnaround
+		check.Equal(t, rep.OwnAt(0.9), false, "of a turnaround: %t")
+	}
+	for share, want := range map[float64]bool{0.004: false, 0.006: true} { // one of a hundred is above p99.99
+		pauses := latency.FromValues([]int64{1000})
+		pauses.Sum = 100 / share
+		rep := ended("closed", 0, rare(99, 100, 900, 1), latency.JitterSeries, pauses)
+		check.Equal(t, rep.OwnAt(0.9999), want, fmt.Sprintf("%v: %%t", share))
+	}
+	one := ended("open", 0, []int64{500}, latency.UncorrectedSeries, latency.FromValues([]int64{10}))
+	check.Equal(t, one.LateAt(0.5), true, "a single late probe: %t")
+	none := ended("open", 0, []int64{500}, latency.UncorrectedSeries, latency.FromValues(nil))
+	check.Equal(t, none.LateAt(0.5), false, "without times of sending: %t")
+	check.Equal(t, report.New("bench", report.RoundTrip).OwnAt(0.9), false, "without round trips: %t")
 }
 
 // A responder that was descheduled for 50 ms in every second explains 1 % of round trips of 40 ms and more.
