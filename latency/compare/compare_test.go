@@ -99,7 +99,7 @@ func TestIntervalAllows(t *testing.T) {
 			row := p.row(p50, level)
 			check.Equal(t, row.Allowed, p.clocks+grain, "allowed %v")
 			check.Equal(t, row.Verdict == Slower, row.Lo > 0, fmt.Sprintf("%d: slower from %v on: %%t", k, row.Lo))
-			check.Equal(t, row.Verdict == Slower, row.P <= tableLevel, fmt.Sprintf("%d: slower with p=%v: %%t", k, row.P))
+			check.Equal(t, row.Verdict == Slower, row.P <= tableLevel, fmt.Sprintf("%d: with p=%v: %%t", k, row.P))
 			check.Equal(t, row.Least, max(row.Hi-row.Shift, row.Shift-row.Lo), "the smallest that could be seen %v")
 			verdicts[row.Verdict]++
 		}

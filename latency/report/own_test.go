@@ -68,8 +68,8 @@ func rare(n int, usual, slow int64, times int) []int64 {
 func TestOwnTailAtItsLimits(t *testing.T) {
 	usual := rare(9998, 100, 200, 2)
 	away := func(times, at, when, share string) string {
-		return "the measuring thread was descheduled " + times + " for 100 ns or longer, at most " + at + " ns, " + when +
-			": these pauses alone account for p99.99 (" + share + " % of round trips)"
+		return "the measuring thread was descheduled " + times + " for 100 ns or longer, at most " + at + " ns, " +
+			when + ": these pauses alone account for p99.99 (" + share + " % of round trips)"
 	}
 	const late = "this host sent 0.005 % of the probes 50 ns or more late, at most 51 ns: " +
 		"that alone accounts for p99.99 from the intended send, 100 ns above the median"
