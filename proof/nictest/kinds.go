@@ -146,6 +146,34 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 	}
 }
 
+// Passes fails the test unless a pass takes at most 32 frames, and a loop that answers something in each pass reclaims
+// exactly when 32 wait for that. arrive and poll are as for BenchmarkKinds; reclaimed reports whether a queue ever did.
+func Passes(t testing.TB, r *fastpath.Responder, queue func() (arrive func(n int), poll func(*fastpath.Responder) int,
+	reclaimed func() bool)) {
+	t.Helper()
+	const most = 32
+	arrive, poll, _ := queue()
+	arrive(most + 1)
+	for _, want := range []int{most, 1, 0} {
+		if got := poll(r); got != want {
+			t.Errorf("a pass answered %d of %d frames, want %d", got, most+1, want)
+		}
+	}
+	arrive, poll, reclaimed := queue()
+	for _, n := range []int{most / 2, most/2 - 1, 1} {
+		if reclaimed() {
+			t.Errorf("a pass reclaimed before %d waited", most)
+		}
+		arrive(n)
+		if got := poll(r); got != n {
+			t.Errorf("a pass answered %d of %d frames", got, n)
+		}
+	}
+	if !reclaimed() {
+		t.Errorf("%d frames later no pass has reclaimed", most)
+	}
+}
+
 // BeforeWrap is where the free-running numbers of a queue and of the device in its test begin for Wraps: the low bits
 // are those of 0.
 const BeforeWrap = ^uint32(0) - 1<<16 + 1

@@ -119,6 +119,35 @@ func TestPollAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestPasses(t *testing.T) {
+	nictest.Passes(t, newResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+		b := newBenchQueue(t, 16, 64, false)
+		return b.arrive, b.Queue.Poll, func() bool { return b.rxTidied != 0 }
+	})
+}
+
+// Free buffers are posted sixteen at a time, and a device that needs it is told of as many completions.
+func TestSixteenAtATime(t *testing.T) {
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	var rxTold, txTold uint32
+	b.rxCQDB, b.txCQDB = &rxTold, &txTold
+	b.imm = uint64(fastpath.ReplyMark) // is not answered
+	for n := range uint32(33) {
+		check.Equal(t, b.rqDB[0], ringSize+n/16*16, "descriptors written: %d")
+		check.Equal(t, rxTold, n/16*16, "receive completions reported: %d")
+		b.arrive(1)
+		b.Poll(r)
+	}
+	b.imm = 0
+	for n := range uint32(33) {
+		check.Equal(t, txTold, n/16*16, "send completions reported: %d")
+		b.arrive(1)
+		check.Equal(t, b.Poll(r), 1, "%d replies")
+		b.arrive(0)
+		b.Poll(r)
+	}
+}
+
 func TestPushedEntry(t *testing.T) {
 	for _, c := range []struct {
 		pair          int

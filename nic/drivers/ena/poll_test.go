@@ -1,11 +1,13 @@
 package ena
 
 import (
+	"fmt"
 	"math/bits"
 	"testing"
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/nictest"
 )
@@ -64,6 +66,77 @@ func TestPollAllocatesNothing(t *testing.T) {
 	for _, entry := range []uint32{0, 128, 256} {
 		b := newBenchQueue(t, nictest.EchoRequest(64), entry)
 		nictest.NoAllocations(t, nictest.NewResponder(t), b.arrive, b.Queue.Poll)
+	}
+}
+
+func TestPasses(t *testing.T) {
+	for _, entry := range []uint32{0, 128} {
+		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+			b := newBenchQueue(t, nictest.EchoRequest(64), entry)
+			return b.arrive, b.Queue.Poll, func() bool { return b.txHead != 0 }
+		})
+	}
+}
+
+// A frame is in one completion, has at least an Ethernet header, and at most the bytes of a slot.
+func TestFrameLengths(t *testing.T) {
+	const whole = rxFirst | rxLast
+	r, buf := nictest.NewResponder(t), make([]byte, 2048)
+	for _, c := range []struct {
+		length uint16
+		status uint32
+		good   bool
+	}{{0, whole, false}, {13, whole, false}, {14, whole, true}, {1522, whole, true}, {1523, whole, false},
+		{64, rxFirst, false}, {64, rxLast, false}} {
+		for _, recv := range []bool{false, true} {
+			b := newBenchQueue(t, nictest.EchoRequest(64), 128)
+			b.arrive(1)
+			d := (*rxCompletion)(b.rxCQ)
+			d.length, d.status = c.length, d.status&^whole|c.status
+			if recv {
+				n, _ := b.recv(buf)
+				check.Equal(t, n, map[bool]int{true: int(c.length), false: -1}[c.good], "received %d bytes")
+			} else {
+				b.Poll(r)
+			}
+			check.Equal(t, b.badRx.Load() == 0, c.good, fmt.Sprintf("%d bytes, status %#x: taken: %%t", c.length, c.status))
+			check.Equal(t, b.rxHead, 1, "%d completions are done")
+		}
+	}
+}
+
+// Free buffers are posted sixteen at a time, and a device that needs it is told of as many completions.
+func TestSixteenAtATime(t *testing.T) {
+	b, r := newBenchQueue(t, make([]byte, 13), 128), nictest.NewResponder(t)
+	var rxHead, txHead uint32
+	b.rxHeadDB, b.txHeadDB = &rxHead, &txHead
+	for n := range uint32(33) {
+		check.Equal(t, b.rxDB, 511+n/16*16, "descriptors written: %d")
+		check.Equal(t, rxHead, n/16*16, "receive completions reported: %d")
+		b.arrive(1)
+		b.Poll(r)
+	}
+	b.frame = nictest.EchoRequest(64)
+	for n := range uint32(33) {
+		check.Equal(t, txHead, n/16*16, "transmit completions reported: %d")
+		b.arrive(1)
+		check.Equal(t, b.Poll(r), 1, "%d replies")
+		b.arrive(0)
+		b.Poll(r)
+	}
+}
+
+// One entry of the transmit ring stays empty.
+func TestTransmitRingFull(t *testing.T) {
+	for _, entry := range []uint32{0, 128} {
+		b, r := newBenchQueue(t, nictest.EchoRequest(64), entry), nictest.NewResponder(t)
+		b.txMask, b.txShift = 15, 4
+		for n := range 17 {
+			b.txDone = b.txTail // no transmit completes
+			b.arrive(1)
+			check.Equal(t, b.Poll(r) == 1, n < 15, fmt.Sprintf("frame %d: answered: %%t", n))
+		}
+		check.Equal(t, b.txFull.Load(), 2, "%d replies found no room")
 	}
 }
 

@@ -201,6 +201,90 @@ func TestBadCompletions(t *testing.T) {
 	check.Contains(t, b.faultText(), "local protection error")
 }
 
+func TestPasses(t *testing.T) {
+	for _, size := range []int{98, 1000} {
+		for _, push := range []bool{true, false} {
+			nictest.Passes(t, rig.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+				b := newBenchQueue(t, rig.Echo(size), push)
+				b.askEvery = 1
+				return b.arrive, b.Queue.Poll, func() bool { return b.freed != 0 }
+			})
+		}
+	}
+}
+
+// A frame has at least an Ethernet header, and at most the bytes of a slot. Slots are given back eight at a time.
+func TestFrameLengths(t *testing.T) {
+	r, buf := rig.NewResponder(t), make([]byte, 4096)
+	size := newBenchQueue(t, rig.Echo(64), true).size
+	for length, good := range map[uint32]bool{0: false, 13: false, 14: true, size: true, size + 1: false,
+		1 << 31: false} {
+		for _, recv := range []bool{false, true} {
+			b := newBenchQueue(t, rig.Echo(64), true)
+			b.arrive(1)
+			b.completion(b.rxCQ, 0).byteCount = swap(length)
+			if recv {
+				n, _ := b.recv(buf)
+				check.Equal(t, n, map[bool]int{true: int(length), false: -1}[good], "received %d bytes")
+			} else {
+				b.Poll(r)
+			}
+			check.Equal(t, b.badRx.Load() == 0, good, fmt.Sprintf("%d bytes: taken: %%t", length))
+			check.Equal(t, b.rxNext, 1, "%d slots are done")
+		}
+	}
+	b := newBenchQueue(t, make([]byte, 13), true)
+	for n := range uint32(17) {
+		given := n / refillBatch * refillBatch
+		check.Equal(t, b.records[0], swap(b.mask+1+given), "slots given: %#x")
+		check.Equal(t, b.records[2], swap(given), "completions given: %#x")
+		b.arrive(1)
+		b.Poll(r)
+	}
+	check.Equal(t, refillBatch, 8, "%d slots at a time")
+}
+
+// Every askEvery blocks a send requests a completion, and the send queue is filled to its last block.
+func TestSendQueueFull(t *testing.T) {
+	r := rig.NewResponder(t)
+	for _, c := range []struct {
+		size   int
+		push   bool
+		blocks uint32 // of each frame
+	}{{98, true, 2}, {60, false, 1}, {1000, true, 1}} {
+		b := newBenchQueue(t, rig.Echo(c.size), c.push)
+		b.txMask, b.txShift, b.wq.Mask, b.askEvery = 15, 4, 15, 4
+		asked := uint32(0)
+		for n := range 16/c.blocks + 1 {
+			fits := n < 16/c.blocks
+			next := b.txNext
+			b.txNext = b.askTail // no send completes
+			b.arrive(1)
+			b.txNext = next
+			check.Equal(t, b.Poll(r) == 1, fits, fmt.Sprintf("frame %d: answered: %%t", n))
+			if end := (n + 1) * c.blocks; fits && end%4 == 0 {
+				a := *(*[2]uint32)(unsafe.Add(b.asked, asked*8))
+				check.Equal(t, a, [2]uint32{end - c.blocks, end}, "a completion is requested for blocks %d")
+				asked++
+			}
+			check.Equal(t, b.askTail, asked, "%d completions are requested")
+		}
+		check.Equal(t, b.txFull.Load(), 1, "%d replies found no room")
+		check.Equal(t, b.pushed.Load()+b.pointed.Load(), uint64(16/c.blocks), "%d were posted")
+		check.Equal(t, b.txTail, 16, "%d blocks")
+	}
+	// More than half of the send queue that waits is reclaimed, too.
+	for frames, done := range map[int]uint32{6: 0, 7: 1} {
+		b := newBenchQueue(t, rig.Echo(60), false)
+		b.txMask, b.txShift, b.wq.Mask, b.askEvery = 15, 4, 15, 1
+		b.arrive(1)
+		b.Poll(r)
+		b.arrive(frames)
+		b.Poll(r)
+		check.Equal(t, b.txDone, done, fmt.Sprintf("%d more frames: %%d blocks are done", frames))
+	}
+}
+
 func TestPollAllocatesNothing(t *testing.T) {
 	for _, push := range []bool{true, false} {
 		b := newBenchQueue(t, rig.Echo(64), push)

@@ -156,6 +156,29 @@ func TestNotify(t *testing.T) {
 	})
 }
 
+func TestPasses(t *testing.T) {
+	for _, packed := range []bool{false, true} {
+		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+			b := newTestQueue(t, packed)
+			return b.arrive, b.Queue.Poll, func() bool { return b.tx.seen != 0 }
+		})
+	}
+}
+
+// Buffers are given back 32 at a time.
+func TestThirtyTwoAtATime(t *testing.T) {
+	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
+		b.frame = make([]byte, 64) // is not answered
+		for n := range uint32(65) {
+			check.Equal(t, b.posted, testRing+n/32*32, "buffers before %d are given back")
+			check.Equal(t, b.bells[0] != noBell, n > 0 && n%32 == 0, "notified: %t")
+			b.bells[0] = noBell
+			b.arrive(1)
+			b.Poll(r)
+		}
+	})
+}
+
 func TestRefillNotifies(t *testing.T) {
 	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
 		for range 8 {
@@ -197,6 +220,8 @@ func TestLies(t *testing.T) {
 			{"receive: 4 GiB", func(b *testQueue) { b.use(&b.rx, 0, 7, ^uint32(0)) }, 0, 1},
 			{"receive: shorter than its header", func(b *testQueue) { b.use(&b.rx, 0, 7, 11) }, 0, 1},
 			{"receive: shorter than Ethernet's", func(b *testQueue) { b.use(&b.rx, 0, 7, 25) }, 0, 1},
+			{"receive: the shortest", func(b *testQueue) { b.use(&b.rx, 0, 7, 26) }, 0, 0},
+			{"receive: the longest", func(b *testQueue) { b.use(&b.rx, 0, 7, testLen) }, 0, 0},
 			{"receive: nothing", func(b *testQueue) { b.use(&b.rx, 0, 7, 0) }, 0, 1},
 			{"receive: the index jumps", func(b *testQueue) { b.jump(&b.rx, testRing+1) }, wrongRxIndex, 0},
 			{"receive: the index goes back", func(b *testQueue) { b.jump(&b.rx, -1) }, wrongRxIndex, 0},
