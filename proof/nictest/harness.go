@@ -67,7 +67,8 @@ type Harness struct {
 	// Lacks names checks that do not apply to this device, each with the reason, which the test's log shows.
 	Lacks map[string]string
 
-	virtual bool // the check runs in a bubble of testing/synctest
+	virtual bool   // the check runs in a bubble of testing/synctest
+	seed    uint64 // of the port; 0 is random
 }
 
 // Kernel is a simulated kernel that shares its device with a driver beside its own. All methods are called while the
@@ -163,6 +164,7 @@ type rig struct {
 	resp   []*fastpath.Responder
 	mtu    int
 	next   uint64 // the number of the next frame
+	log    slog.Handler
 
 	kernel   Kernel // started by the first Open, if Harness.Beside is set
 	answers  fastpath.Config
@@ -177,8 +179,9 @@ func newRig(t testing.TB, h Harness) *rig {
 	if h.Ring < 32 || h.Ring > 1024 || h.MTU < 1500 {
 		t.Fatalf("nictest: impossible harness: ring %d, MTU %d", h.Ring, h.MTU)
 	}
-	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500, answers: KindsConfig()}
-	x.port = must.Get(sim.New(x.model, sim.Options{Name: "test"}))(t)
+	x := &rig{TB: t, h: h, model: sim.Inject(h.Model(), 1), mtu: 1500, answers: KindsConfig(),
+		log: slog.DiscardHandler}
+	x.port = must.Get(sim.New(x.model, sim.Options{Name: "test", Seed: h.seed}))(t)
 	var near *sim.Cable
 	near, x.far = sim.Pair()
 	x.port.Connect(near)
@@ -264,7 +267,7 @@ func (x *rig) tryOpen(queues int) error {
 	}
 	x.fn = fn
 	o := nic.Options{Device: "sim:test", Queues: queues, RingSize: x.h.Ring, MTU: x.mtu, MAC: ourMAC,
-		Log: slog.New(slog.DiscardHandler)}
+		Log: slog.New(x.log)}
 	if x.kernel != nil {
 		o.MAC, o.Match = [6]byte{}, &x.answers // the interface keeps its address
 	}

@@ -2,6 +2,7 @@ package efa_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -12,8 +13,10 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
+	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
@@ -142,5 +145,20 @@ func TestOverVFIOUser(t *testing.T) {
 	}
 	if i := x.dev.Info(); i.Backend != nic.Sim || !strings.HasPrefix(i.Device, "vfio-user:") {
 		t.Errorf("info %+v", i)
+	}
+}
+
+// What the driver writes from Open to Close, on the oldest and the newest generation.
+func TestProgrammed(t *testing.T) {
+	all := efasim.Profiles()
+	for _, p := range []efasim.Profile{all[0], all[len(all)-1]} {
+		synctest.Test(t, func(t *testing.T) {
+			x := adapter(virtual{t}, efasim.Options{Profile: p, Seed: 1}, 1, nil)
+			x.port.StartTrace(1 << 16)
+			x.open(nic.Options{Queues: 2, RingSize: 64}, efa.Options{Services: []nic.Service{nic.EchoUD, nic.EchoSRD}})
+			said := fmt.Sprintf("%+v\n%+v\n", x.dev.Endpoints(), x.stats())
+			x.close()
+			golden.Equal(t, "testdata/"+p.Name+".txt", nictest.Trace(x.port)+said)
+		})
 	}
 }

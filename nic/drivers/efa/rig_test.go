@@ -46,7 +46,7 @@ func adapter(t testing.TB, o efasim.Options, n byte, wire sim.Wire) *end {
 	x := &end{TB: t, m: efasim.New(o)}
 	_, x.virtual = t.(virtual)
 	x.fault = sim.Inject(x.m, 1)
-	x.port = must.Get(sim.New(x.fault, sim.Options{Name: "efa"}))(t)
+	x.port = must.Get(sim.New(x.fault, sim.Options{Name: "efa", Seed: o.Seed}))(t)
 	if wire != nil {
 		x.port.Connect(wire)
 	}

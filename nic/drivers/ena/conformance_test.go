@@ -90,3 +90,12 @@ func TestCost(t *testing.T) {
 		}
 	}
 }
+
+func TestProgrammed(t *testing.T) {
+	for name, o := range map[string]enasim.Options{
+		"push": {}, "host": {NoLLQ: true, NoMemBAR: true, BasicQueues: true, NoMetrics: true},
+		"odd": {NoMeta: true, Burst: 1024, NoReadless: true, RxOffset: 2, LLQSizes: 1},
+	} {
+		nictest.Programmed(t, harness(o), "testdata/"+name+".txt")
+	}
+}

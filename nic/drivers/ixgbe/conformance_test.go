@@ -48,3 +48,8 @@ func TestCost(t *testing.T) {
 		}
 	}
 }
+
+func TestProgrammed(t *testing.T) {
+	nictest.Programmed(t, harness(ixgbesim.SFP), "testdata/82599.txt")
+	nictest.Programmed(t, harness(ixgbesim.X540), "testdata/x540.txt")
+}

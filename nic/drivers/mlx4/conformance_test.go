@@ -80,3 +80,10 @@ func TestBesideMixedTraffic(t *testing.T) {
 		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.own), c.mix) })
 	}
 }
+
+func TestProgrammed(t *testing.T) {
+	nictest.Programmed(t, harness(mlx4sim.Options{}, mlx4.Options{}), "testdata/connectx3.txt")
+	nictest.Programmed(t, harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable},
+		mlx4.Options{Push: "off"}), "testdata/connectx3pro.txt")
+	nictest.Programmed(t, besideHarness(mlx4.Options{Dedicated: dedicated}), "testdata/beside.txt")
+}

@@ -118,3 +118,13 @@ func TestBesideMixedTraffic(t *testing.T) {
 		t.Run(name, func(t *testing.T) { nictest.MixedTraffic(t, besideHarness(c.model, c.own), c.mix) })
 	}
 }
+
+func TestProgrammed(t *testing.T) {
+	nictest.Programmed(t, harness(mlx5sim.ConnectX4, mlx5.Options{}), "testdata/connectx4.txt")
+	nictest.Programmed(t, harness(mlx5sim.ConnectX6Dx, mlx5.Options{Push: "off"}), "testdata/connectx6dx.txt")
+	nictest.Programmed(t, besideHarness(withParser, mlx5.Options{}), "testdata/beside.txt")
+	h := besideHarness(withoutContexts, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"),
+		netip.MustParseAddr("192.0.2.2")}})
+	h.IPv4 = true
+	nictest.Programmed(t, h, "testdata/rawpackets.txt")
+}

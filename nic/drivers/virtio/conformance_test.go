@@ -51,3 +51,8 @@ func harness(packed, data bool) nictest.Harness {
 
 func TestConformance(t *testing.T)       { nictest.Run(t, harness(false, false)) }
 func TestConformancePacked(t *testing.T) { nictest.Run(t, harness(true, true)) }
+
+func TestProgrammed(t *testing.T) {
+	nictest.Programmed(t, harness(false, false), "testdata/split.txt")
+	nictest.Programmed(t, harness(true, true), "testdata/packed.txt")
+}

@@ -1,0 +1,67 @@
+package nictest
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rebound-nic/rebound/proof/golden"
+	"github.com/rebound-nic/rebound/sim"
+)
+
+// Programmed compares what a driver does from Open with two queues over a few replies to Close with the text in a file:
+// see Trace. The text also has the driver's log, and what it says of the device.
+func Programmed(t *testing.T, h Harness, path string) {
+	t.Helper()
+	h.virtual, h.seed = true, 1
+	synctest.Test(t, func(t *testing.T) {
+		x := newRig(t, h)
+		var log bytes.Buffer
+		x.log = slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime})
+		x.port.StartTrace(1 << 16)
+		x.open(min(2, x.h.Queues))
+		x.exchange(x.requests(3, 98))
+		said := fmt.Sprintf("%+v\n%+v\n%+v\n", x.dev.Info(), x.link(), x.stats())
+		x.close()
+		golden.Equal(t, path, Trace(x.port)+host.ReplaceAllString(said, "")+log.String())
+	})
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey || a.Key == "took" {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// host is a note on the host's memory. process is an address in memory of this process, of a kernel's object.
+var (
+	host    = regexp.MustCompile(` DMA memory in [^]]*`)
+	process = regexp.MustCompile(`(start_addr=7|page_offset=|db_record_addr=)[0-9a-f]+`)
+)
+
+// Trace lists what a driver wrote since the port's StartTrace, register by register and command by command, in order.
+// Successive values of one register are on one line. Reads are left out, because their number depends on the device's
+// speed, and stores through pointers, which the model sees some time later. Addresses are the same in each run if the port has a seed.
+func Trace(port *sim.Port) string {
+	var b strings.Builder
+	last := ""
+	for _, e := range port.Trace().Events {
+		s := process.ReplaceAllString(e.String(), "$1*")
+		register, value, _ := strings.Cut(s, " = ")
+		switch {
+		case strings.HasPrefix(s, "read"), strings.HasPrefix(s, "stores"):
+			continue
+		case strings.HasPrefix(s, "write") && register == last:
+			b.WriteString(" " + value)
+		default:
+			b.WriteString("\n" + s)
+		}
+		last = register
+	}
+	return b.String()[1:] + "\n"
+}
