@@ -1,0 +1,96 @@
+package simtest
+
+import (
+	"fmt"
+	"hash/crc32"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Flips gives a device an input, and then each input that differs from it in one bit.
+type Flips struct {
+	*Rig
+	First int                                          // byte of the input from which on bits are inverted
+	Build func() []byte                                // returns an input; called again after one that had an effect
+	Run   func(in []byte) (answer string, effect bool) // executes an input
+	in    []byte
+}
+
+// answer is what a device answers to the inversion of some bits of one word, or of the same bits of successive words.
+type answer struct {
+	text string // with # for numbers
+	bits uint32
+	sum  uint32 // of the texts with their numbers
+}
+
+var number = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*h?\b`)
+
+// String lists the device's answers. A line has the offsets of the first and the last of successive words of 32 bits,
+// the bits that cause an answer, and the answer with a checksum of its numbers. Bits that change no answer are left out.
+func (f *Flips) String() string {
+	f.Helper()
+	f.in = f.Build()
+	base := f.ask(f.in)
+	text := "= " + base + "\n"
+	from, last := 0, []answer(nil)
+	flush := func(to int) {
+		for _, a := range last {
+			text += fmt.Sprintf("%03x-%03x %08x %s [%04x]\n", from, to-4, a.bits, a.text, a.sum&0xffff)
+		}
+	}
+	for at := f.First; at+4 <= len(f.in); at += 4 {
+		all := f.word(at, base)
+		if !slices.EqualFunc(all, last, func(a, b answer) bool { return a.text == b.text && a.bits == b.bits }) {
+			flush(at)
+			from, last = at, all
+			continue
+		}
+		for i := range all {
+			last[i].sum = last[i].sum*31 + all[i].sum
+		}
+	}
+	flush(len(f.in))
+	return text
+}
+
+// ask executes an input, and adds the violations that the model reports to its answer.
+func (f *Flips) ask(in []byte) string {
+	f.Helper()
+	said, effect := f.Run(in)
+	for _, v := range f.Port.Violations() {
+		said += "; " + strings.TrimPrefix(v, f.Port.Name()+": ")
+	}
+	if effect {
+		f.in = f.Build()
+	}
+	f.Port.ForgetViolations()
+	return said
+}
+
+const wholeWords = 0x1d0 // after these bytes, only one bit of each word is inverted: long inputs repeat what they have
+
+func (f *Flips) word(at int, base string) (all []answer) {
+	f.Helper()
+	n := 32
+	if at >= wholeWords {
+		n = 1
+	}
+	for bit := range n {
+		in := slices.Clone(f.in)
+		in[at+3-bit/8] ^= 1 << (bit % 8)
+		said := f.ask(in)
+		if said == base {
+			continue
+		}
+		text := number.ReplaceAllString(said, "#")
+		i := slices.IndexFunc(all, func(a answer) bool { return a.text == text })
+		if i < 0 {
+			i = len(all)
+			all = append(all, answer{text: text})
+		}
+		all[i].bits |= 1 << bit
+		all[i].sum = crc32.Update(all[i].sum, crc32.IEEETable, []byte(said))
+	}
+	return all
+}
