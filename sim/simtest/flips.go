@@ -11,10 +11,11 @@ import (
 // Flips gives a device an input, and then each input that differs from it in one bit.
 type Flips struct {
 	*Rig
-	First int                                          // byte of the input from which on bits are inverted
-	Build func() []byte                                // returns an input; called again after one that had an effect
-	Run   func(in []byte) (answer string, effect bool) // executes an input
-	in    []byte
+	Little bool                                         // the input's words are little-endian
+	First  int                                          // byte of the input from which on bits are inverted
+	Build  func() []byte                                // returns an input; called again after one that had an effect
+	Run    func(in []byte) (answer string, effect bool) // executes an input
+	in     []byte
 }
 
 // answer is what a device answers to the inversion of some bits of one word, or of the same bits of successive words.
@@ -31,6 +32,7 @@ var number = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*h?\b`)
 func (f *Flips) String() string {
 	f.Helper()
 	f.in = f.Build()
+	f.Port.ForgetViolations()
 	base := f.ask(f.in)
 	text := "= " + base + "\n"
 	from, last := 0, []answer(nil)
@@ -78,13 +80,17 @@ func (f *Flips) word(at int, base string) (all []answer) {
 	}
 	for bit := range n {
 		in := slices.Clone(f.in)
-		in[at+3-bit/8] ^= 1 << (bit % 8)
+		i := at + 3 - bit/8
+		if f.Little {
+			i = at + bit/8
+		}
+		in[i] ^= 1 << (bit % 8)
 		said := f.ask(in)
 		if said == base {
 			continue
 		}
 		text := number.ReplaceAllString(said, "#")
-		i := slices.IndexFunc(all, func(a answer) bool { return a.text == text })
+		i = slices.IndexFunc(all, func(a answer) bool { return a.text == text })
 		if i < 0 {
 			i = len(all)
 			all = append(all, answer{text: text})
