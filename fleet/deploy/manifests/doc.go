@@ -1,3 +1,3 @@
 // Package manifests validates the Kubernetes manifests and the Grafana dashboards by the schemas of their programs. It
-// is a separate module, because these schemas come with the sources of Kubernetes, which compile for minutes.
+// is a separate module, because the product needs none of the modules that have these schemas.
 package manifests
