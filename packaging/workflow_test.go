@@ -44,7 +44,7 @@ func TestWorkflow(t *testing.T) {
 	bin := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(bin, "gh"), []byte("#!/bin/sh\nfor a; do echo \"$a\"; done >'"+bin+
 		"/published'\n"), 0o755))
-	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GITHUB_REF_NAME="+tag, "GOFLAGS=",
+	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "GITHUB_REF_NAME="+tag,
 		"DISCOVERY="+discovery())
 	ran, needed := 0, []string{}
 	for _, s := range w.Jobs["release"].Steps {
