@@ -120,9 +120,9 @@ func TestPollAllocatesNothing(t *testing.T) {
 }
 
 func TestPasses(t *testing.T) {
-	nictest.Passes(t, newResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+	nictest.Passes(t, newResponder(t), func() (func(int), func(*fastpath.Responder) int, func() uint32) {
 		b := newBenchQueue(t, 16, 64, false)
-		return b.arrive, b.Queue.Poll, func() bool { return b.rxTidied != 0 }
+		return b.arrive, b.Queue.Poll, func() uint32 { return b.rxTidied }
 	})
 }
 

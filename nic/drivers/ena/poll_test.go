@@ -71,9 +71,9 @@ func TestPollAllocatesNothing(t *testing.T) {
 
 func TestPasses(t *testing.T) {
 	for _, entry := range []uint32{0, 128} {
-		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() uint32) {
 			b := newBenchQueue(t, nictest.EchoRequest(64), entry)
-			return b.arrive, b.Queue.Poll, func() bool { return b.txHead != 0 }
+			return b.arrive, b.Queue.Poll, func() uint32 { return b.txHead }
 		})
 	}
 }

@@ -249,7 +249,11 @@ func TestEveryLength(t *testing.T) {
 
 // A frame that does not go inline is pointed to, by one block.
 func TestPointerWQE(t *testing.T) {
-	b, r := newBenchQueue(t, rig.Echo(225), true), rig.NewResponder(t)
+	b, r := newBenchQueue(t, rig.Echo(224), true), rig.NewResponder(t)
+	b.arrive(1)
+	b.Poll(r)
+	check.Equal(t, b.pushed.Load(), 1, "%d frames of the greatest length that goes inline went so")
+	b = newBenchQueue(t, rig.Echo(225), true)
 	b.arrive(1)
 	if b.Poll(r) != 1 || b.txTail != 1 {
 		t.Fatalf("%d blocks", b.txTail)
@@ -306,6 +310,22 @@ func TestSlotWaitsForSend(t *testing.T) {
 	}
 }
 
+// What a slot waited for half of all numbers ago, it does not wait for again.
+func TestSlotForgetsSends(t *testing.T) {
+	for _, recv := range []bool{false, true} {
+		b, r := newBenchQueue(t, rig.Echo(98), true), rig.NewResponder(t)
+		*b.pending(0) = 1 << 31
+		b.arrive(1)
+		if recv {
+			b.recv(make([]byte, 1024))
+		} else {
+			b.Poll(r)
+			b.Poll(r)
+		}
+		check.Equal(t, b.freed, 1, "%d slots are free")
+	}
+}
+
 // On an invalid completion the queue stops and reports what it saw. A frame with a bad checksum is counted.
 func TestBadCompletions(t *testing.T) {
 	const syndrome = uint64(0x01)<<24 | 0x68<<16
@@ -349,15 +369,19 @@ func TestBadCompletions(t *testing.T) {
 		check.Equal(t, b.fault.Load(), faultSend, name+": fault %d")
 		check.Contains(t, b.faultText(), c.want)
 	}
+	b = newBenchQueue(t, rig.Echo(64), true)
+	b.completion(b.txCQ, 0).last = done(kindSend|wqeSend, 0, 0, b.txShift) // of a send that requested none
+	b.reclaim()
+	check.Equal(t, b.fault.Load(), faultSend, "fault %d")
 }
 
 func TestPasses(t *testing.T) {
 	for _, size := range []int{98, 1000} {
 		for _, push := range []bool{true, false} {
-			nictest.Passes(t, rig.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+			nictest.Passes(t, rig.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() uint32) {
 				b := newBenchQueue(t, rig.Echo(size), push)
 				b.askEvery = 1
-				return b.arrive, b.Queue.Poll, func() bool { return b.freed != 0 }
+				return b.arrive, b.Queue.Poll, func() uint32 { return b.freed }
 			})
 		}
 	}

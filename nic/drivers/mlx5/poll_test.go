@@ -107,25 +107,34 @@ func TestPushedWQE(t *testing.T) {
 // mode.
 func TestPointerWQE(t *testing.T) {
 	for headers, blocks := range map[uint32]uint32{0: 1, 18: 1, 62: 2, 82: 2} {
-		f := rig.Echo(300)
-		b, r := newBenchQueue(t, f, true), rig.NewResponder(t)
-		b.headers, b.maxInline = headers, max(headers, 0)
+		for _, push := range []bool{true, false} {
+			f := rig.Echo(300)
+			b, r := newBenchQueue(t, f, push), rig.NewResponder(t)
+			b.headers, b.maxInline = headers, headers
+			b.arrive(1)
+			if b.Poll(r) != 1 || b.txTail != blocks {
+				t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
+			}
+			reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
+			w := unsafe.Slice((*byte)(b.wq.Base), 128)
+			if got := uint32(w[28])<<8 | uint32(w[29]); got != headers ||
+				!bytes.Equal(w[room:room+headers], reply[:headers]) {
+				t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
+			}
+			at := w[7]&0x3F*16 - 16
+			seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[at]))
+			if want := mlxkit.NewData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want ||
+				uint32(at) < room+headers {
+				t.Errorf("%d bytes of headers: data segment %x at %d, want %x", headers, seg, at, want)
+			}
+		}
+	}
+	for size, pushed := range map[int]uint64{226: 1, 227: 0} { // the most that goes inline, and one byte more
+		b, r := newBenchQueue(t, rig.Echo(size), true), rig.NewResponder(t)
 		b.arrive(1)
-		if b.Poll(r) != 1 || b.txTail != blocks {
-			t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
-		}
-		reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
-		w := unsafe.Slice((*byte)(b.wq.Base), 128)
-		if got := uint32(w[28])<<8 | uint32(w[29]); got != headers ||
-			!bytes.Equal(w[room:room+headers], reply[:headers]) {
-			t.Errorf("%d bytes of headers: inline_hdr_sz %d, % x", headers, got, w[room:room+headers])
-		}
-		at := w[7]&0x3F*16 - 16
-		seg := *(*mlxkit.DataSegment)(unsafe.Pointer(&w[at]))
-		if want := mlxkit.NewData(300-headers, 0x1200, 1<<32+room+uint64(headers)); seg != want ||
-			uint32(at) < room+headers {
-			t.Errorf("%d bytes of headers: data segment %x at %d, want %x", headers, seg, at, want)
-		}
+		b.Poll(r)
+		check.Equal(t, b.pushed.Load(), pushed, "%d frames went inline")
+		check.Equal(t, b.pointed.Load(), 1-pushed, "%d frames are pointed to")
 	}
 }
 
@@ -171,6 +180,22 @@ func TestSlotWaitsForSend(t *testing.T) {
 	}
 }
 
+// What a slot waited for half of all numbers ago, it does not wait for again.
+func TestSlotForgetsSends(t *testing.T) {
+	for _, recv := range []bool{false, true} {
+		b, r := newBenchQueue(t, rig.Echo(98), true), rig.NewResponder(t)
+		*b.pending(0) = 1 << 31
+		b.arrive(1)
+		if recv {
+			b.recv(make([]byte, 1024))
+		} else {
+			b.Poll(r)
+			b.Poll(r)
+		}
+		check.Equal(t, b.freed, 1, "%d slots are free")
+	}
+}
+
 // The queue stops at every invalid completion and reports what it saw.
 func TestBadCompletions(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -199,15 +224,19 @@ func TestBadCompletions(t *testing.T) {
 	b.reclaim()
 	check.Equal(t, b.fault.Load(), faultSend, "fault %d")
 	check.Contains(t, b.faultText(), "local protection error")
+	b = newBenchQueue(t, rig.Echo(64), true)
+	*b.completion(b.txCQ, 0) = cqe{} // of a send that requested none
+	b.reclaim()
+	check.Equal(t, b.fault.Load(), faultSend, "fault %d")
 }
 
 func TestPasses(t *testing.T) {
 	for _, size := range []int{98, 1000} {
 		for _, push := range []bool{true, false} {
-			nictest.Passes(t, rig.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+			nictest.Passes(t, rig.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() uint32) {
 				b := newBenchQueue(t, rig.Echo(size), push)
 				b.askEvery = 1
-				return b.arrive, b.Queue.Poll, func() bool { return b.freed != 0 }
+				return b.arrive, b.Queue.Poll, func() uint32 { return b.freed }
 			})
 		}
 	}
@@ -251,9 +280,10 @@ func TestSendQueueFull(t *testing.T) {
 		size   int
 		push   bool
 		blocks uint32 // of each frame
-	}{{98, true, 2}, {60, false, 1}, {1000, true, 1}} {
+		wc     bool   // the doorbell is in a write-combining window
+	}{{98, true, 2, false}, {60, false, 1, false}, {60, false, 1, true}, {1000, true, 1, false}} {
 		b := newBenchQueue(t, rig.Echo(c.size), c.push)
-		b.txMask, b.txShift, b.wq.Mask, b.askEvery = 15, 4, 15, 4
+		b.txMask, b.txShift, b.wq.Mask, b.askEvery, b.wcDoorbell = 15, 4, 15, 4, c.wc
 		asked := uint32(0)
 		for n := range 16/c.blocks + 1 {
 			fits := n < 16/c.blocks
@@ -268,6 +298,12 @@ func TestSendQueueFull(t *testing.T) {
 				asked++
 			}
 			check.Equal(t, b.askTail, asked, "%d completions are requested")
+			rung := uint64(0) // with the first words of the last WQE, or not at all beside BlueFlame
+			if last := (b.txTail - c.blocks) & b.txMask; !c.push {
+				rung = *(*uint64)(unsafe.Add(b.wq.Base, last*wqebb))
+			}
+			check.Equal(t, b.doorbell, rung, "the doorbell was rung with %#x")
+			check.Equal(t, b.records[1], swap(b.txTail), "doorbell record %#x")
 		}
 		check.Equal(t, b.txFull.Load(), 1, "%d replies found no room")
 		check.Equal(t, b.pushed.Load()+b.pointed.Load(), uint64(16/c.blocks), "%d were posted")

@@ -158,9 +158,9 @@ func TestNotify(t *testing.T) {
 
 func TestPasses(t *testing.T) {
 	for _, packed := range []bool{false, true} {
-		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() bool) {
+		nictest.Passes(t, nictest.NewResponder(t), func() (func(int), func(*fastpath.Responder) int, func() uint32) {
 			b := newTestQueue(t, packed)
-			return b.arrive, b.Queue.Poll, func() bool { return b.tx.seen != 0 }
+			return b.arrive, b.Queue.Poll, func() uint32 { return b.tx.seen }
 		})
 	}
 }
