@@ -163,7 +163,7 @@ func Passes(t testing.TB, r *fastpath.Responder, queue func() (arrive func(n int
 	arrive, poll, reclaimed := queue()
 	for range 3 {
 		before := reclaimed()
-		for _, n := range []int{most / 2, most/2 - 1, 1} {
+		for _, n := range []int{most/2 - 1, 1, most/2 - 1, 1} {
 			if reclaimed() != before {
 				t.Errorf("a pass reclaimed before %d waited", most)
 			}

@@ -330,6 +330,33 @@ func TestFull(t *testing.T) {
 	check.Equal(t, b.fault.Load(), 0, "fault %d")
 }
 
+// The doorbell is rung before more entries are pushed than the device takes.
+func TestBurst(t *testing.T) {
+	b := newBenchQueue(t, 16, 64, false)
+	b.burst = 4
+	for n := range uint32(9) {
+		check.Equal(t, b.transmit(&b.pairs[1], n, 16, 5, reply), true, "pushed: %t")
+		check.Equal(t, b.sqDB[1], n/4*4, "the doorbell is %d")
+		check.Equal(t, b.sqDB[0], 0, "the other queue pair's is %d")
+	}
+}
+
+// A slot of send goes back to its queue pair.
+func TestSlotsOfSend(t *testing.T) {
+	b := newBenchQueue(t, 16, 64, false)
+	for i := range b.npairs {
+		p := &b.pairs[i]
+		check.Equal(t, b.send(p, make([]byte, 16), 5), true, "sent: %t")
+		check.Equal(t, p.sends, sendSlots-1, "%d slots are free")
+		b.complete(statusOK)
+		b.reclaim()
+		check.Equal(t, p.sends, sendSlots, "%d slots are free")
+		slot := *(*uint16)(unsafe.Add(p.sendFree, (p.sends-1)*2))
+		check.Equal(t, uint32(slot), b.slots+i*sendSlots+sendSlots-1, "the last is %d")
+		check.Equal(t, b.fault.Load(), 0, "fault %d")
+	}
+}
+
 // send uses separate slots, and recv copies the message without the device's prefix.
 func TestSendRecv(t *testing.T) {
 	b := newBenchQueue(t, 16, 64, false)

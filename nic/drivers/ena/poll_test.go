@@ -126,6 +126,44 @@ func TestSixteenAtATime(t *testing.T) {
 	}
 }
 
+// The doorbell is rung before more entries are pushed than the device takes, and otherwise once for all.
+func TestBurst(t *testing.T) {
+	for _, burst := range []uint32{0, 4} {
+		b := newBenchQueue(t, nictest.EchoRequest(64), 128)
+		b.burst = burst
+		for n := range uint32(9) {
+			check.Equal(t, b.transmit(n, 64), true, "pushed: %t")
+			check.Equal(t, b.txDB, n*burst/4/4*4, "the doorbell is %d")
+		}
+	}
+}
+
+// Without a meta descriptor the first one is the frame's, and the second is empty.
+func TestWithoutMeta(t *testing.T) {
+	b, r := newBenchQueue(t, nictest.EchoRequest(96), 128), nictest.NewResponder(t)
+	b.omitMeta = true
+	b.arrive(1)
+	check.Equal(t, b.Poll(r), 1, "%d replies")
+	check.Equal(t, *(*[2]txDesc)(b.llq), [2]txDesc{{1<<txPhase | txFirst | txLast | txCompReq, 96 << txHeader}, {}},
+		"descriptors %#x")
+}
+
+// The device's findings are counted: those about an IPv4 header, and those about a checksum that it checked.
+func TestChecksumErrors(t *testing.T) {
+	for _, c := range []struct {
+		status        uint32
+		l3, l4Checked uint64
+	}{{rxL3IPv4 | rxL3Err, 1, 0}, {rxL3Err, 0, 0}, {rxL3IPv4, 0, 0}, {rxL4Checked | rxL4Err, 0, 1}, {rxL4Err, 0, 0},
+		{rxL4Checked, 0, 0}, {rxL3IPv4 | rxL3Err | rxL4Checked | rxL4Err, 1, 1}} {
+		b, r := newBenchQueue(t, nictest.EchoRequest(64), 128), nictest.NewResponder(t)
+		b.said = c.status
+		b.arrive(1)
+		check.Equal(t, b.Poll(r), 1, "%d replies")
+		check.Equal(t, b.l3Errors.Load(), c.l3, fmt.Sprintf("%#x: %%d wrong headers", c.status))
+		check.Equal(t, b.l4Errors.Load(), c.l4Checked, fmt.Sprintf("%#x: %%d wrong checksums", c.status))
+	}
+}
+
 // One entry of the transmit ring stays empty.
 func TestTransmitRingFull(t *testing.T) {
 	for _, entry := range []uint32{0, 128} {
