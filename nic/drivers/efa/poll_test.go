@@ -194,9 +194,8 @@ func TestPushedEntry(t *testing.T) {
 			if b.sqDB[c.pair] != 1 || b.sqDB[1-c.pair] != 0 {
 				t.Errorf("doorbells %v", b.sqDB)
 			}
-			if *b.slotWord(uint32(slot))&slotState != slotSending || p.frees != 0 {
-				t.Error("the slot is free while it is sent from")
-			}
+			check.Equal(t, *b.slotWord(uint32(slot)), 5<<16|1<<2|slotSending, "handle, sends and state of the slot: %#x")
+			check.Equal(t, p.frees, 0, "%d slots are free while it is sent from")
 			b.complete(statusOK)
 			b.Poll(r)
 			if *b.slotWord(uint32(slot))&slotState != slotOurs || p.frees != 1 {
@@ -260,10 +259,27 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("counted %v", s)
 			}
 			check.Equal(t, b.pairs[0].frees == 1, c.fault != faultRxID, "the buffer came back: %v")
+			b.imm, b.handle = 0, 5
+			b.arrive(1)
+			check.Equal(t, b.Poll(r) == 1, c.fault == 0, "the next is answered: %t")
 		})
 	}
-	// A duplicate completion, and one of a send that never was.
+	// The immediate data count only if the completion says that there are any.
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	b.imm = uint64(fastpath.ReplyMark)
+	b.arrive(1)
+	*(*uint64)(b.Queue.rx[0].at) &^= cqImmediate
+	check.Equal(t, b.Poll(r), 1, "%d replies")
+	// A slot is received from once.
+	b = newBenchQueue(t, 16, 64, false)
+	b.imm = uint64(fastpath.ReplyMark)
+	b.arrive(2)
+	first, second := (*uint64)(b.Queue.rx[0].at), (*uint64)(unsafe.Add(b.Queue.rx[0].at, rxCQE))
+	*second = *second&^0xFFFF | *first&0xFFFF
+	b.Poll(r)
+	check.Equal(t, b.fault.Load(), faultRxID, "a slot received from twice: fault %d")
+	// A duplicate completion, and one of a send that never was.
+	b = newBenchQueue(t, 16, 64, false)
 	b.arrive(1)
 	b.Poll(r)
 	b.complete(statusOK)
@@ -312,6 +328,17 @@ func TestUnknownSenders(t *testing.T) {
 	}
 }
 
+func TestOneUnknownSender(t *testing.T) {
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	b.handle = noHandle | 9<<16
+	b.arrive(1)
+	check.Equal(t, b.Poll(r), 0, "%d replies")
+	b.unknownSender.entry[0].reachable = true
+	b.unknownSender.answered.Store(1)
+	b.Poll(r)
+	check.Equal(t, b.sqDB[0], 1, "the doorbell is %d")
+}
+
 // If the send queue is full, messages that do not fit are dropped and counted, and their buffers are returned.
 func TestFull(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
@@ -341,19 +368,66 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// A slot of send goes back to its queue pair.
+// Slots of send go back to their queue pair.
 func TestSlotsOfSend(t *testing.T) {
 	b := newBenchQueue(t, 16, 64, false)
 	for i := range b.npairs {
 		p := &b.pairs[i]
-		check.Equal(t, b.send(p, make([]byte, 16), 5), true, "sent: %t")
-		check.Equal(t, p.sends, sendSlots-1, "%d slots are free")
+		for range sendSlots {
+			check.Equal(t, b.send(p, make([]byte, 16), 5), true, "sent: %t")
+		}
+		check.Equal(t, p.sends, 0, "%d slots are free")
 		b.complete(statusOK)
 		b.reclaim()
 		check.Equal(t, p.sends, sendSlots, "%d slots are free")
-		slot := *(*uint16)(unsafe.Add(p.sendFree, (p.sends-1)*2))
-		check.Equal(t, uint32(slot), b.slots+i*sendSlots+sendSlots-1, "the last is %d")
-		check.Equal(t, b.fault.Load(), 0, "fault %d")
+		last := *(*uint16)(unsafe.Add(p.sendFree, (sendSlots-1)*2)) // the first of all was sent from last
+		check.Equal(t, uint32(last), b.slots+i*sendSlots, "the one on top is %d")
+		check.Equal(t, b.fault.Load()+p.frees, 0, "fault, and slots of receives: %d")
+	}
+}
+
+// A send's completion has the slot and the queue pair of a send that is under way, and says that it is one.
+func TestWrongSends(t *testing.T) {
+	for name, change := range map[string]func(b *benchQueue, w *uint64){
+		"beyond all slots": func(b *benchQueue, w *uint64) { *w = *w&^0xFFFF | uint64(b.all) },
+		"far beyond":       func(b *benchQueue, w *uint64) { *w |= 0xFFFF },
+		"not under way":    func(b *benchQueue, w *uint64) { *w ^= 1 },
+		"of another pair":  func(b *benchQueue, w *uint64) { *w ^= 1 << cqPair },
+		"not of a send":    func(b *benchQueue, w *uint64) { *w ^= 1 << 25 },
+	} {
+		b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+		b.arrive(1)
+		check.Equal(t, b.Poll(r), 1, "%d replies")
+		b.complete(statusOK)
+		change(b, (*uint64)(b.Queue.tx[0].at))
+		check.Equal(t, b.Poll(r), 0, "%d replies")
+		check.Equal(t, b.fault.Load(), faultTxID, name+": fault %d")
+		b.arrive(1)
+		check.Equal(t, b.Poll(r), 0, name+": %d replies after it")
+	}
+}
+
+// Nothing of before a reset remains.
+func TestReset(t *testing.T) {
+	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
+	for range 2 {
+		b.handle = noHandle
+		b.arrive(2)
+		b.Poll(r)
+		check.Equal(t, b.unknownSender.waiting, 2, "%d messages wait")
+		b.handle = 5
+		for range 5 { // more than one lot
+			b.arrive(20)
+			check.Equal(t, b.Poll(r), 20, "%d replies")
+		}
+		b.arrive(3) // not taken
+		clear(unsafe.Slice((*byte)(b.Queue.rx[0].at), (b.rxMask+1)*rxCQE))
+		clear(unsafe.Slice((*byte)(b.Queue.tx[0].at), (b.txMask+1)*txCQE))
+		b.rx, b.tx, b.rxDone, b.txDone = 0, 0, [maxPairs]uint32{}, [maxPairs]uint32{}
+		b.reset()
+		b.fill()
+		check.Equal(t, b.unknownSender.waiting, 0, "%d messages wait after a reset")
+		check.Equal(t, b.rqDB[0], ringSize, "descriptors written: %d")
 	}
 }
 
