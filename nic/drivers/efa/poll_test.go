@@ -169,8 +169,11 @@ func TestPushedEntry(t *testing.T) {
 			for i := range data {
 				data[i] = byte(i + 1)
 			}
+			for _, used := range []unsafe.Pointer{unsafe.Add(b.message(uint32(slot)), -metaSize), b.scratch} {
+				*(*[4]uint64)(used) = [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
+			}
 			b.arrive(1)
-			if b.Poll(r) != 1 {
+			if b.Poll(r) != 1 || r.Stats()[fastpath.AnsweredMessage] != 1 {
 				t.Fatal("not answered")
 			}
 			e := unsafe.Slice((*uint64)(p.llq), c.entry/8)
@@ -416,7 +419,7 @@ func TestReset(t *testing.T) {
 		b.Poll(r)
 		check.Equal(t, b.unknownSender.waiting, 2, "%d messages wait")
 		b.handle = 5
-		for range 5 { // more than one lot
+		for range 15 { // more than all slots
 			b.arrive(20)
 			check.Equal(t, b.Poll(r), 20, "%d replies")
 		}
@@ -424,6 +427,7 @@ func TestReset(t *testing.T) {
 		clear(unsafe.Slice((*byte)(b.Queue.rx[0].at), (b.rxMask+1)*rxCQE))
 		clear(unsafe.Slice((*byte)(b.Queue.tx[0].at), (b.txMask+1)*txCQE))
 		b.rx, b.tx, b.rxDone, b.txDone = 0, 0, [maxPairs]uint32{}, [maxPairs]uint32{}
+		b.fault.Store(faultRxID)
 		b.reset()
 		b.fill()
 		check.Equal(t, b.unknownSender.waiting, 0, "%d messages wait after a reset")
@@ -462,6 +466,11 @@ func TestSendRecv(t *testing.T) {
 	}
 	if n, _ := b.recv(buf); n != -1 {
 		t.Errorf("received %d bytes more", n)
+	}
+	b.arrive(1)
+	*(*uint64)(unsafe.Add(b.Queue.rx[0].at, rxCQE)) |= 2 << 28
+	if n, _ := b.recv(buf); n != -1 || b.badRx.Load() != 1 {
+		t.Errorf("received %d bytes of an RDMA write, %d bad", n, b.badRx.Load())
 	}
 }
 
