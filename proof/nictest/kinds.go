@@ -147,8 +147,8 @@ func NoAllocations(t testing.TB, r *fastpath.Responder, arrive func(n int), poll
 }
 
 // Passes fails the test unless a pass takes at most 32 frames, and a loop that answers something in each pass reclaims
-// exactly when 32 wait for that. arrive and poll are as for BenchmarkKinds; reclaimed returns a number that changes when
-// the queue reclaims.
+// exactly when 32 wait for that. arrive and poll are as for BenchmarkKinds; reclaimed returns a number that changes
+// when the queue reclaims.
 func Passes(t testing.TB, r *fastpath.Responder, queue func() (arrive func(n int), poll func(*fastpath.Responder) int,
 	reclaimed func() uint32)) {
 	t.Helper()

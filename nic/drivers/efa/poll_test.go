@@ -126,7 +126,7 @@ func TestPasses(t *testing.T) {
 	})
 }
 
-// Free buffers are posted sixteen at a time, and a device that needs it is told of as many completions.
+// Free buffers are posted sixteen at a time, and as many completions are reported to a device that needs that.
 func TestSixteenAtATime(t *testing.T) {
 	b, r := newBenchQueue(t, 16, 64, false), newResponder(t)
 	var rxTold, txTold uint32

@@ -105,7 +105,7 @@ func TestFrameLengths(t *testing.T) {
 	}
 }
 
-// Free buffers are posted sixteen at a time, and a device that needs it is told of as many completions.
+// Free buffers are posted sixteen at a time, and as many completions are reported to a device that needs that.
 func TestSixteenAtATime(t *testing.T) {
 	b, r := newBenchQueue(t, make([]byte, 13), 128), nictest.NewResponder(t)
 	var rxHead, txHead uint32
