@@ -1,6 +1,7 @@
 package simtest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"regexp"
@@ -22,13 +23,17 @@ type Flips struct {
 type answer struct {
 	text string // with # for numbers
 	bits uint32
-	sum  uint32 // of the texts with their numbers
+	// the only bit of a word that was not zero, and "0" and "00" for words without any: this one, and also the next
+	alone uint32
+	more  string
+	sum   uint32 // of the texts with their numbers
 }
 
 var number = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*h?\b`)
 
 // String lists the device's answers. A line has the offsets of the first and the last of successive words of 32 bits,
-// the bits that cause an answer, and the answer with a checksum of its numbers. Bits that change no answer are left out.
+// the bits that cause an answer when they are inverted, those that do alone in their word, and the answer with a checksum
+// of its numbers. Bits that change no answer are left out.
 func (f *Flips) String() string {
 	f.Helper()
 	f.in = f.Build()
@@ -38,12 +43,12 @@ func (f *Flips) String() string {
 	from, last := 0, []answer(nil)
 	flush := func(to int) {
 		for _, a := range last {
-			text += fmt.Sprintf("%03x-%03x %08x %s [%04x]\n", from, to-4, a.bits, a.text, a.sum&0xffff)
+			text += fmt.Sprintf("%03x-%03x %08x %08x %s %s [%04x]\n", from, to-4, a.bits, a.alone, a.more, a.text, a.sum&0xffff)
 		}
 	}
 	for at := f.First; at+4 <= len(f.in); at += 4 {
 		all := f.word(at, base)
-		if !slices.EqualFunc(all, last, func(a, b answer) bool { return a.text == b.text && a.bits == b.bits }) {
+		if !slices.EqualFunc(all, last, sameBits) {
 			flush(at)
 			from, last = at, all
 			continue
@@ -54,6 +59,10 @@ func (f *Flips) String() string {
 	}
 	flush(len(f.in))
 	return text
+}
+
+func sameBits(a, b answer) bool {
+	return a.text == b.text && a.bits == b.bits && a.alone == b.alone && a.more == b.more
 }
 
 // ask executes an input, and adds the violations that the model reports to its answer.
@@ -72,31 +81,43 @@ func (f *Flips) ask(in []byte) string {
 
 const wholeWords = 0x1d0 // after these bytes, only one bit of each word is inverted: long inputs repeat what they have
 
+// word gives the device the inputs that differ from f.in in the word at an offset.
 func (f *Flips) word(at int, base string) (all []answer) {
 	f.Helper()
 	n := 32
 	if at >= wholeWords {
 		n = 1
 	}
-	for bit := range n {
+	order := binary.ByteOrder(binary.BigEndian)
+	if f.Little {
+		order = binary.LittleEndian
+	}
+	try := func(change func(in []byte)) *answer {
 		in := slices.Clone(f.in)
-		i := at + 3 - bit/8
-		if f.Little {
-			i = at + bit/8
-		}
-		in[i] ^= 1 << (bit % 8)
+		change(in[at:])
 		said := f.ask(in)
 		if said == base {
-			continue
+			return &answer{}
 		}
 		text := number.ReplaceAllString(said, "#")
-		i = slices.IndexFunc(all, func(a answer) bool { return a.text == text })
+		i := slices.IndexFunc(all, func(a answer) bool { return a.text == text })
 		if i < 0 {
 			i = len(all)
 			all = append(all, answer{text: text})
 		}
-		all[i].bits |= 1 << bit
 		all[i].sum = crc32.Update(all[i].sum, crc32.IEEETable, []byte(said))
+		return &all[i]
 	}
+	for bit := range n {
+		try(func(in []byte) { order.PutUint32(in, order.Uint32(in)^1<<bit) }).bits |= 1 << bit
+	}
+	if order.Uint32(f.in[at:]) == 0 {
+		return all
+	}
+	for bit := range n {
+		try(func(in []byte) { order.PutUint32(in, 1<<bit) }).alone |= 1 << bit
+	}
+	try(func(in []byte) { order.PutUint32(in, 0) }).more += "0"
+	try(func(in []byte) { clear(in[:min(8, len(in))]) }).more += "00"
 	return all
 }
