@@ -16,5 +16,5 @@ func TestEveryRowRoundTrips(t *testing.T) {
 			values.table = nil
 			return fmt.Sprintf("%+v", values)
 		}
-	})
+	}, "testdata/settings.txt")
 }

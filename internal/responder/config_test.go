@@ -199,7 +199,7 @@ func TestEveryRowRoundTrips(t *testing.T) {
 	rows.RoundTrip(t, func() (*setting.Table, func() string) {
 		s := newSettings(fourCPUs)
 		return s.table, func() string { return fmt.Sprintf("%+v", s.values()) }
-	})
+	}, "testdata/settings.txt")
 }
 
 func FuzzConfig(f *testing.F) {

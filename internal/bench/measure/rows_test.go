@@ -64,5 +64,5 @@ func TestEveryRowRoundTrips(t *testing.T) {
 	rows.RoundTrip(t, func() (*setting.Table, func() string) {
 		s := Default()
 		return setting.New(s.Rows()...), func() string { return fmt.Sprintf("%+v", s) }
-	})
+	}, "testdata/settings.txt")
 }
