@@ -45,8 +45,8 @@ type options struct {
 	seed              uint64
 	rate              int
 	driver            string
-	card              bool // the bench uses a card's model
-	timestamps        bool // and its timestamps
+	card              string // the driver of the card's model that the bench uses
+	timestamps        bool   // and its timestamps
 	protocols         []string
 	only              *regexp.Regexp
 	out               string // keeps the reports
@@ -78,8 +78,8 @@ func command(args []string, w io.Writer) error {
 	protocols := fs.String("proto", "stamp,udp,icmp", "protocols, separated by commas: stamp, udp, icmp")
 	cost := fs.Bool("cost", false,
 		"plant nothing: compare runs with and without the kernel's tracepoints, and say what watching costs")
-	fs.BoolVar(&o.card, "card", false,
-		"the bench uses a model of an 82599 by driver ixgbe instead of a veth interface; it takes -proto udp")
+	fs.StringVar(&o.card, "card", "",
+		"the bench uses a card's model by `DRIVER` mlx5 or ixgbe instead of a veth interface; ixgbe takes -proto udp")
 	fs.BoolVar(&o.timestamps, "timestamps", true, "with -card: the bench records the card's timestamps")
 	only := fs.String("only", "", "a `PATTERN` (regular expression): only plants whose names match")
 	err := fs.Parse(args)
@@ -99,8 +99,11 @@ func command(args []string, w io.Writer) error {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return process.Usagef("-only: %w", err)
 	}
-	if o.protocols = strings.Split(*protocols, ","); o.card && *protocols != "udp" {
-		return process.Usagef("-card: the card timestamps datagrams only, so that it takes -proto udp")
+	if o.card != "" && cards[o.card].model == nil {
+		return process.Usagef("-card %s: there are mlx5 and ixgbe", o.card)
+	}
+	if o.protocols = strings.Split(*protocols, ","); o.card == "ixgbe" && *protocols != "udp" {
+		return process.Usagef("-card ixgbe: the card timestamps datagrams only, so that it takes -proto udp")
 	}
 	if os.Geteuid() != 0 {
 		return process.Usagef("namespaces and real-time priority take root")
@@ -133,7 +136,7 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 	r := rand.New(rand.NewPCG(o.seed, 1))
 	var all []*plant
 	for i := range plants {
-		if o.only.MatchString(plants[i].name) && plants[i].takes.no != o.driver && (o.card || !plants[i].takes.card) {
+		if o.only.MatchString(plants[i].name) && plants[i].takes.no != o.driver && (o.card != "" || !plants[i].takes.card) {
 			all = append(all, &plants[i])
 		}
 	}
@@ -169,12 +172,12 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 // model says with which model of a card the bench measures, if with one.
 func (o *options) model() string {
 	switch {
-	case !o.card:
+	case o.card == "":
 		return ""
 	case o.timestamps:
-		return "a model of an 82599 with its timestamps"
+		return "a model of " + cards[o.card].name + " with its timestamps"
 	}
-	return "a model of an 82599 without its timestamps"
+	return "a model of " + cards[o.card].name + " without its timestamps"
 }
 
 // episode is a measurement with some plants.
@@ -227,15 +230,15 @@ func (b *bed) close() {
 	}
 }
 
-func newBed(relayed, stamp, model bool) (b *bed, err error) {
+func newBed(relayed, stamp bool, model string) (b *bed, err error) {
 	b = &bed{}
 	for _, n := range []**testbed.Namespace{&b.near, &b.middle, &b.far} {
 		if *n, err = testbed.NewNamespace(); err != nil {
 			return b, fmt.Errorf("a network namespace: %w", err)
 		}
 	}
-	if model {
-		if b.card, err = startCard(b.middle, relayNear); err == nil {
+	if model != "" {
+		if b.card, err = startCard(b.middle, relayNear, model); err == nil {
 			err = pair(b.far, farIface, b.middle, relayFar)
 		}
 		if err == nil {
@@ -314,9 +317,9 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	args := []string{"run", farAddress, "-proto", e.protocol, "-explain", "-rate", fmt.Sprint(o.rate), "-duration",
 		o.episode.String(), "-runs", "1",
 		"-self-test", "0s", "-core", fmt.Sprint(benchCore), "-out", folder}
-	if o.card {
+	if o.card != "" {
 		near, _, _ := strings.Cut(nearPrefix, "/")
-		args = append(args, "-driver", "ixgbe", "-iface", "vfio-user:"+b.card.socket, "-source", near, "-gateway",
+		args = append(args, "-driver", o.card, "-iface", "vfio-user:"+b.card.socket, "-source", near, "-gateway",
 			farAddress, fmt.Sprint("-timestamps=", o.timestamps))
 	} else {
 		args = append(args, "-driver", "afpacket")
@@ -397,7 +400,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 		m.reported += int(rep.Counts.Lost)
 	}
 	protocol := e.protocol
-	if o.card {
+	if o.card != "" {
 		protocol += ", " + o.model()
 	}
 	m.add(e.what, protocol, clocks, rep.Attribution, explained, planted)

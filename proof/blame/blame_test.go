@@ -136,7 +136,7 @@ func TestHeldTransfers(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("the bench and the responder need a core each")
 	}
-	o := options{episode: 2 * time.Second, rate: 300, driver: "afpacket", card: true, timestamps: true,
+	o := options{episode: 2 * time.Second, rate: 300, driver: "afpacket", card: "mlx5", timestamps: true,
 		responder: programs.Path(t, "responder")}
 	m, r := newMatrix(), rand.New(rand.NewPCG(1, 1))
 	const enough, most = 10, 6

@@ -20,11 +20,12 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/mlx5sim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
 )
 
-// card is the model of an 82599 in another process, whose wire is an interface of the relay. The bench uses it by its
-// own driver.
+// card is the model of a card in another process, whose wire is an interface of the relay. The bench uses it by its own
+// driver.
 type card struct {
 	*exec.Cmd
 	said   process.Tail
@@ -40,14 +41,23 @@ const (
 	cardNap = 150 * time.Microsecond
 )
 
+// cards are the models, by the driver for them.
+var cards = map[string]struct {
+	name  string
+	model func(mac [6]byte) sim.Model
+}{
+	"ixgbe": {"an 82599", func(mac [6]byte) sim.Model { return ixgbesim.New(ixgbesim.Options{MAC: mac}) }},
+	"mlx5":  {"a ConnectX-5", func(mac [6]byte) sim.Model { return mlx5sim.New(mlx5sim.Options{MAC: mac}) }},
+}
+
 // startCard starts a model whose wire is the new interface name in a namespace.
-func startCard(in *testbed.Namespace, name string) (c *card, err error) {
+func startCard(in *testbed.Namespace, name, driver string) (c *card, err error) {
 	dir, err := os.MkdirTemp("", "rebound-card-")
 	if err != nil {
 		return nil, err
 	}
 	c = &card{socket: filepath.Join(dir, "card")}
-	c.Cmd = child("card", c.socket, name)
+	c.Cmd = child("card", c.socket, name, driver)
 	c.Stderr = &c.said
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -96,10 +106,10 @@ func (c *card) stop() {
 }
 
 // beCard serves a model until stdin ends. Each line of it is how long transfers are delayed from then on, in ns.
-func beCard(socket, name string) error {
+func beCard(socket, name, driver string) error {
 	runtime.LockOSThread()
 	_ = realtime(cardPriority)
-	model := sim.Inject(ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2, 0x52, 0x62, 0, 0, 9}}), 1)
+	model := sim.Inject(cards[driver].model([6]byte{2, 0x52, 0x62, 0, 0, 9}), 1)
 	p, err := sim.New(model, sim.Options{Name: "card"})
 	if err != nil {
 		return err

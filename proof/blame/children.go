@@ -50,7 +50,7 @@ func Child() int {
 		go collectWhenAsked()
 		return bench.Main(args)
 	case "card":
-		err = beCard(args[0], args[1])
+		err = beCard(args[0], args[1], args[2])
 	case "remover":
 		err = removeWhenOver(args[0])
 	}

@@ -46,7 +46,7 @@ func (o *options) cost(w io.Writer) error {
 		o.seed, o.duration, o.episode,
 		o.rate, o.driver, release(), load())
 	r := rand.New(rand.NewPCG(o.seed, 3))
-	b, err := newBed(false, false, false)
+	b, err := newBed(false, false, "")
 	defer b.close()
 	if err != nil {
 		return err

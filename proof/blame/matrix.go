@@ -64,7 +64,7 @@ func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *
 	if stated {
 		clocks = ", clocks of stated error"
 	}
-	if protocol == "stamp" { // the responder says its part in each reply
+	if strings.HasPrefix(protocol, "stamp") { // the responder says its part in each reply
 		m.addSides(protocol+clocks, a, planted)
 	} else {
 		m.addSides(protocol, a, planted)

@@ -78,6 +78,7 @@ type Device struct {
 	events           eventQueue
 	queues           []*Queue
 	steering         steering
+	stamps           stamps
 
 	wanted         atomic.Pointer[kit.Symptom] // what an event reported
 	sends          []kit.Progress
@@ -175,7 +176,11 @@ func (d *Device) Send(frame []byte) error {
 	if err := d.card.Sending(frame); err != nil {
 		return err
 	}
-	return d.queues[0].send(frame)
+	if err := d.queues[0].send(frame); err != nil {
+		return err
+	}
+	d.stamps.sends++
+	return nil
 }
 
 // Recv copies the next frame of queue 0 into buf.

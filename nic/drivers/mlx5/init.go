@@ -1,6 +1,7 @@
 package mlx5
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -145,6 +146,7 @@ func (d *Device) learn() error {
 		uar4K:         c.get(0x48, 31, 31) == 1,
 		sqTimestamps:  c.get(0x88, 31, 30),
 		rqTimestamps:  c.get(0x88, 29, 28),
+		kHz:           cmp.Or(c.get(0x9C, 31, 0), 1000*c.get(0x98, 31, 0)),
 		userContexts:  c.get(0x8C, 28, 24) != 0,
 		matching:      matching{parser: c.get(0xA8, 31, 0)},
 	}
@@ -182,25 +184,12 @@ type capabilities struct {
 	logMaxWQ      uint32
 	logMaxRQT     uint32
 	maxWQE        uint32 // bytes in the longest send WQE
-	sqTimestamps  uint32 // timestamp formats that send and receive queues support: timestampsXxx
+	sqTimestamps  uint32 // timestamp formats that send and receive queues support
 	rqTimestamps  uint32
+	kHz           uint32 // of the free-running timer
 	userContexts  bool   // log_max_uctx
 	matching             // flex_parser_protocols, ft_field_support.outer_ip_version
 	inlineMode    uint32 // which headers must be inline: inlineL2, inlineVport, inlineNone
-}
-
-// timestampsFree marks a device whose queues use only the free-running clock; it accepts no format but 0. A device with
-// a real-time clock refuses 0 for a queue that does not support it; 1 (default) selects the device's setting. (Linux,
-// mlx5_ifc.h: sq_ts_format, rq_ts_format of the HCA capabilities, ts_format of the contexts.)
-const timestampsFree = 0
-
-// timestampFormat returns the ts_format of a queue for a device with that capability. The driver does not read the
-// timestamps.
-func timestampFormat(capability uint32) uint32 {
-	if capability == timestampsFree {
-		return 0
-	}
-	return 1
 }
 
 func (d *Device) access(id uint32, mode uint32, data message) (message, error) {

@@ -278,7 +278,9 @@ func (d *Device) layout(q *Queue) {
 	q.mask, q.txMask = uint32(d.card.Options.RingSize-1), uint32(d.card.Options.RingSize*maxBlocks-1)
 	q.wq.Mask = q.txMask
 	q.shift, q.txShift = log2(uint32(d.card.Options.RingSize)), log2(uint32(d.card.Options.RingSize*maxBlocks))
-	q.askEvery = min(32, uint32(d.card.Options.RingSize)/8)
+	if q.askEvery = min(32, uint32(d.card.Options.RingSize)/8); d.stamps.on {
+		q.askEvery = 1
+	}
 	q.stride = kit.Stride(room + d.card.MaxFrame())
 	q.size = q.stride - room
 	q.headers = headerBytes[d.minInline]

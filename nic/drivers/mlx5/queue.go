@@ -76,9 +76,10 @@ type Queue struct {
 	rqn, rxCQN, txCQN, tir uint32
 	uar                    uar
 	proof                  proof
+	stamp                  uint64          // of the frame that recv returned
 	failed                 polling.Counter // frames not sent because of a send queue error; written by the watchdog
 
-	_ [56]byte // pads to whole cache lines, so that two queues on the heap never share one
+	_ [48]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
 // Reasons for which a queue stops.
@@ -410,6 +411,7 @@ func (q *Queue) recv(buf []byte) (n int, at int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, slot*q.stride+room)), l))
 		}
 		*(*uint32)(unsafe.Add(q.pend, slot*4)) = q.txDone
+		q.stamp = c.timestamp()
 		polling.Publish(&q.rxNext, q.rxNext+1)
 		q.reclaim()
 		if !bad {

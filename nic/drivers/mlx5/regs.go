@@ -19,9 +19,13 @@ const (
 	regHealthFw      reg = 0x0230 // health_buffer.fw_version: all ones when the bus does not answer
 	regHealthRFR     reg = 0x0238 // health_buffer: rfr 31 (reset is required), severity 26:24
 	regHealthSynd    reg = 0x023C // health_buffer: irisc_index 31:24, synd 23:16, ext_synd 15:0
+	regTimerHigh     reg = 0x1000 // internal_timer_h
+	regTimerLow      reg = 0x1004 // internal_timer_l
 	regHealthCounter reg = 0x1010 // health_syndrome 31:24, health_counter 23:0
+	regRealTimeHigh  reg = 0x1040 // real_time_h: seconds
+	regRealTimeLow   reg = 0x1044 // real_time_l: ns
 
-	initSegment = 0x1014 // number of its bytes used here
+	initSegment = 0x1048 // number of its bytes used here
 
 	initializing   uint32 = 1 << 31
 	embeddedCPU    uint32 = 1 << 23 // this is the function of a BlueField's own processor (Linux, MLX5_ECPU_BIT_NUM)

@@ -101,7 +101,11 @@ func (d *Device) restart(*kit.Symptom) error {
 	if _, ok := d.fw.(*shared); ok {
 		return d.card.AwaitKernel(d.start)
 	}
-	return d.start()
+	if err := d.start(); err != nil {
+		return err
+	}
+	d.stamps.renumber(d.queues[0])
+	return nil
 }
 
 func (d *Device) recoverSends(q *Queue, p *kit.Progress) error {
@@ -157,6 +161,9 @@ func (d *Device) resetSend(q *Queue) error {
 	}
 	q.resetSend()
 	q.txNext, q.askTail = taken, taken
+	if q == d.queues[0] {
+		d.stamps.renumber(q)
+	}
 	mmio.Store32(q.txCQRec, swap(taken&0xFFFFFF))
 	return d.make.startSends(q)
 }
