@@ -23,7 +23,7 @@ say up
 
 in="nsenter -t $ns -n"
 start() {
-  respond -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[1]" -set "respond.addresses=[\"$peer/24\"]"
+  respond -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[0]" -set "respond.addresses=[\"$peer/24\"]"
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
 }
 traffic() { # PINGS DATAGRAMS
@@ -67,7 +67,7 @@ func (c *card) afxdp(t *testing.T) {
 	s := newScene(t)
 	s.pair(c, c.model, c.model)
 	_, err := s.play(Machine{
-		Limit: 120 * time.Second, Files: s.programs("flood", "xsk", "responder", "bench"),
+		Limit: 120 * time.Second, OneCPU: true, Files: s.programs("flood", "xsk", "responder", "bench"),
 		Script: fmt.Sprintf("module=%s peer=10.9.0.1 own=10.9.0.5\n%s", c.module, afxdpScript),
 		Say: func(key, _ string, r Result) error {
 			switch key {

@@ -27,7 +27,7 @@ client pingpong ibv_ud_pingpong -d $ib -g 0 -n 200 -s 512
 client ud ib_send_lat -c UD -d $ib -x 0 -F -n 200
 client srd $srd -n 200
 client srd4096 $srd -n 100 -s 4096
-client srdall $srd -n 20 -a
+client srdall $srd -n 5 -a
 say answered
 kill -9 $pid; wait $pid
 say killed
@@ -57,11 +57,11 @@ func TestLabEFAF3(t *testing.T) {
 func efaF3(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
 	ours := l.functions[1]
-	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 20 * 10, "again": 100}
+	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 5 * 10, "again": 100}
 	before := uint64(0)
 	_, err := l.play(Machine{
-		Limit: 200 * time.Second, IOMMU: true, Layers: []string{efa}, Files: l.programs("responder", "bench"),
-		Script: efaF3Script,
+		Limit: 200 * time.Second, OneCPU: true, IOMMU: true, Layers: []string{efa},
+		Files: l.programs("responder", "bench"), Script: efaF3Script,
 		Say: func(key, _ string, r Result) error {
 			r.log(t, key)
 			sent := l.model(1).Counters().SendWRs

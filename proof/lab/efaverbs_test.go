@@ -44,7 +44,7 @@ p=$!
 until_true 100 grep -q ':4A38 .* 0A ' /proc/net/tcp /proc/net/tcp6
 client beside ib_send_lat -c SRD -d $ib -x 0 -F -n 200 -p 19000
 wait $p || broken "beside, far end"
-client srdall $srd -n 20 -a
+client srdall $srd -n 5 -a
 show objects objects
 objects | grep -q 'comm responder' || fail the responder has no object
 kill -9 $pid; wait $pid
@@ -85,11 +85,11 @@ func TestLabEFAVerbs(t *testing.T) {
 
 func efaVerbs(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
-	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 20 * 10,
+	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 5 * 10,
 		"again": 100, "nobody": 100}
 	before, answered := uint64(0), uint64(0)
 	_, err := l.play(Machine{
-		Limit: 400 * time.Second, Layers: []string{efa}, Files: l.programs("responder", "bench"),
+		Limit: 400 * time.Second, OneCPU: true, Layers: []string{efa}, Files: l.programs("responder", "bench"),
 		Script: efaVerbsScript,
 		Say: func(key, text string, r Result) error {
 			r.log(t, key)

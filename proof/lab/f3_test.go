@@ -78,7 +78,7 @@ func (c *card) f3run(t *testing.T, script string) {
 	theirs, ours := s.pair(c, c.model, c.model)
 	compared := false
 	_, err := s.play(Machine{
-		Limit: 150 * time.Second, IOMMU: true, Files: s.programs("flood", "responder", "bench"),
+		Limit: 150 * time.Second, OneCPU: true, IOMMU: true, Files: s.programs("flood", "responder", "bench"),
 		Script: fmt.Sprintf("module=%s driver=%s peer=10.9.0.1\n%s", c.module, c.name, script),
 		Say: func(key, _ string, _ Result) error {
 			ours.killed(key == "killed")

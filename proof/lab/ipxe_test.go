@@ -85,7 +85,7 @@ func startIPXE(ctx context.Context, t *testing.T, k *Kit, dir, socket string) (e
 	j, _ := json.Marshal(device(socket))
 	begin := filepath.Join(dir, "begin.ipxe")
 	must.OK(t, os.WriteFile(begin, []byte(ipxeBegin), 0o644))
-	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", dir), "-kernel", k.IPXE, "-initrd", begin,
+	cmd := exec.CommandContext(ctx, k.QEMU, append(hardware("q35", "", 1, dir), "-kernel", k.IPXE, "-initrd", begin,
 		"-device", string(j))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log := must.Get(os.Create(filepath.Join(dir, "qemu.log")))(t)

@@ -282,7 +282,7 @@ func (s *scene) runWays(suite string, m Machine, ways []string, refused map[stri
 	for _, f := range s.functions {
 		f.foreign = true // an old driver may cause warnings that a later version does not
 	}
-	m.Limit, m.Files = 4*time.Minute, s.programs("responder", "bench")
+	m.Limit, m.OneCPU, m.Files = 4*time.Minute, true, s.programs("responder", "bench")
 	version, got := "", map[string]string{} // reason for failure by mode; "" if it worked
 	m.Say = func(key, text string, _ Result) error {
 		switch key {

@@ -24,6 +24,7 @@ type Machine struct {
 	Files   map[string][]byte // placed below /lab, executable
 	Layers  []string          // additional layers of the guest's root: DPDK, Pyverbs, EFA
 	Memory  string            // of the guest; "1G" if empty
+	OneCPU  bool              // instead of two: a second one doubles the CPU time while a program polls
 	Fresh   bool              // boot with the functions attached, not from a saved guest
 
 	// NoPosting makes a processor of the guest wait until a function has handled its write of a register. Linux's efa

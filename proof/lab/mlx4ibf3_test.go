@@ -90,7 +90,8 @@ func TestLabMlx4IBF3(t *testing.T) {
 		s := newScene(t)
 		theirs, ours := s.pair(mlx4Card, ibNear, ibFar)
 		_, err := s.play(Machine{
-			Limit: 200 * time.Second, IOMMU: true, Files: s.programs("flood", "responder", "bench"), Script: ibF3Script,
+			Limit: 200 * time.Second, OneCPU: true, IOMMU: true, Script: ibF3Script,
+			Files: s.programs("flood", "responder", "bench"),
 			Say: func(key, _ string, _ Result) error {
 				if (key == "killed" || key == "stopped" || key == "measured") && ours.port.BusMaster() {
 					return fmt.Errorf("the responder's function may still do DMA when it was %s", key)

@@ -80,7 +80,7 @@ benches() { # NAME COUNT ARGUMENTS...
   farside bench run -iface $far -driver $driver "$@" -count $count -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$name >/tmp/bench 2>/tmp/benched &
   local bench=$!
   say probing $name
-  kernels 200
+  kernels 50
   wait $bench || { show failed cat /tmp/bench /tmp/benched; fail "the bench beside the kernel: $name"; }
   show bench grep 'round trip\|sent' /tmp/bench
   grep -q "received $count" /tmp/bench || { show failed cat /tmp/bench /tmp/benched; fail "the bench lost replies of $name"; }
@@ -131,7 +131,7 @@ say killed $kills
   stop
   say stopped
 }
-responds respond.addresses=$ours/24 'cpu.cores=[1]' # auto
+responds respond.addresses=$ours/24 'cpu.cores=[0]' # auto
 say auto $(grep '^ready' /tmp/out)
 pings 50 56 $ours
 stop
@@ -159,10 +159,10 @@ rights=
 # The bench beside Linux's driver on the far interface: Linux and our responder here answer it, while the kernel's own traffic
 # continues.
 echoes
-benches udp 300 -target 10.9.0.4 -proto udp -port 7 -closed
-benches stamp 100 -target 10.9.0.4 -proto stamp -size 1514 -rate 100
+benches udp 100 -target 10.9.0.4 -proto udp -port 7 -closed
+benches stamp 50 -target 10.9.0.4 -proto stamp -size 1514 -rate 100
 if [ -n "$icmp" ]; then
-  benches icmp 300 -target 10.9.0.2 -closed # Linux answers
+  benches icmp 100 -target 10.9.0.2 -closed # Linux answers
 else
   ! farside bench run -iface $far -driver mlx5 -target 10.9.0.2 -count 1 -out /tmp/refused >/tmp/bench 2>&1 && grep -q 'probe with UDP or STAMP' /tmp/bench ||
     { show failed cat /tmp/bench; fail "ICMP without a parser is not refused"; }
@@ -170,7 +170,7 @@ fi
 targets="-target udp:10.9.0.4 -target stamp:10.9.0.4"
 [ -z "$icmp" ] || targets="$targets -target 10.9.0.2"
 # not by a function, whose shell would get the signal below
-nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh /lab/watch -iface $far -driver mlx5 $targets -rate 5 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
+nsenter -t $ns -n unshare -m sh -c 'mount -t sysfs sys /sys; exec "$@"' sh /lab/watch -iface $far -driver mlx5 $targets -rate 20 -timeout 10s -listen 127.0.0.1:9470 >/tmp/watch 2>&1 &
 watch=$!
 watched() {
   kill -0 $watch || { show failed cat /tmp/watch; fail the watch ended; }
@@ -249,8 +249,9 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 		script = "brief=1 " + script // the others show the rest
 	}
 	_, err := s.play(Machine{
-		Limit: 600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond,
-		Files: s.programs("responder", "flood", "bench", "watch", "rights"), Script: script,
+		OneCPU: true,
+		Limit:  600*time.Second + time.Duration(kills)*3*time.Second + time.Duration(frames)*5*time.Millisecond,
+		Files:  s.programs("responder", "flood", "bench", "watch", "rights"), Script: script,
 		Say: func(key, text string, r Result) error {
 			switch key {
 			case "idle":

@@ -116,6 +116,13 @@ func (q *qemu) cpu() time.Duration {
 	return s.UserTime() + s.SystemTime()
 }
 
+func (m *Machine) cpus() int {
+	if m.OneCPU {
+		return 1
+	}
+	return 2
+}
+
 func (m *Machine) monitor() string { return filepath.Join(m.Dir, "monitor") }
 
 // ports is how many functions a machine with an IOMMU can have.
@@ -137,9 +144,10 @@ func (k *Kit) arguments(m Machine) []string {
 	// not run. no_timer_check: the check counts ticks for 40 ms, and the kernel panics if the virtual CPU did not run
 	// for most of that time. tsc_early_khz: if the rate is measured on a busy machine, it is up to twenty times too
 	// low, and the guest's clock runs that much too fast, permanently in a saved guest. The emulated counter has the
-	// host's rate. unknown_nmi_panic, panic_print: diagnose sends an NMI to a frozen guest, whose kernel then prints
-	// every task's stack.
-	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable no_timer_check unknown_nmi_panic panic_print=0x1"
+	// host's rate. mitigations=off: nobody attacks an emulated processor. unknown_nmi_panic, panic_print: diagnose
+	// sends an NMI to a frozen guest, whose kernel then prints every task's stack.
+	q35, boot := "q35", "console=ttyS0 panic=-1 loglevel=8 tsc=reliable no_timer_check mitigations=off "+
+		"unknown_nmi_panic panic_print=0x1"
 	if hz := hostTSC(); hz > 0 {
 		boot += fmt.Sprintf(" tsc_early_khz=%d", hz/1e3)
 	}
@@ -148,7 +156,7 @@ func (k *Kit) arguments(m Machine) []string {
 		// DMA is detected.
 		q35, boot = "q35,kernel-irqchip=split", boot+" intel_iommu=on iommu.strict=1"
 	}
-	args := append(hardware(q35, m.Memory, m.Dir), "-serial", "stdio", "-monitor",
+	args := append(hardware(q35, m.Memory, m.cpus(), m.Dir), "-serial", "stdio", "-monitor",
 		"unix:"+m.monitor()+",server=on,wait=off",
 		"-kernel", k.Kernel, "-append", strings.TrimSpace(boot+" "+m.Append))
 	if m.IOMMU {
@@ -198,14 +206,19 @@ func (m *Machine) functions() (args []string) {
 	return args
 }
 
+// processor is the emulated one. It lacks the fast string instructions, which QEMU emulates byte by byte: without them
+// the guest's kernel copies and clears memory by loops of moves. Page tables have four levels instead of five.
+const processor = "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc,-la57"
+
 // hardware are QEMU's arguments for the machine without functions: memory that a model in another process can map, and
 // a first serial line that goes to a file.
-func hardware(board, memory, dir string) []string {
+func hardware(board, memory string, cpus int, dir string) []string {
 	if memory == "" {
 		memory = "1G"
 	}
 	return []string{
-		"-M", board, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", memory,
+		"-M", board, "-accel", "tcg,thread=multi", "-cpu", processor,
+		"-smp", strconv.Itoa(cpus), "-m", memory,
 		"-object", "memory-backend-memfd,id=ram,size=" + memory + ",share=on", "-machine", "memory-backend=ram",
 		"-nodefaults", "-nographic", "-no-reboot", "-serial", "file:" + filepath.Join(dir, "console.log"),
 	}

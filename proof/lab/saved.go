@@ -22,7 +22,8 @@ var guestInit []byte
 // on a disk.
 func (k *Kit) saved(ctx context.Context, m Machine) (state string, err error) {
 	dir := m.Dir
-	m = Machine{Dir: dir, Append: m.Append, IOMMU: m.IOMMU, Layers: m.Layers, Memory: m.Memory}
+	m = Machine{Dir: dir, Append: m.Append, IOMMU: m.IOMMU, Layers: m.Layers, Memory: m.Memory,
+		OneCPU: m.OneCPU}
 	h := sha256.New()
 	h.Write(guestInit)
 	boot := k.arguments(m)
@@ -34,7 +35,8 @@ func (k *Kit) saved(ctx context.Context, m Machine) (state string, err error) {
 		}
 		fmt.Fprintln(h, f, info.Size(), info.ModTime().UnixNano())
 	}
-	what := fmt.Sprintf("%x", sha256.Sum256([]byte(fmt.Sprint(m.Append, m.IOMMU, m.Layers, m.Memory, k.Kernel))))[:8]
+	what := fmt.Sprintf("%x",
+		sha256.Sum256([]byte(fmt.Sprint(m.Append, m.IOMMU, m.Layers, m.Memory, m.OneCPU, k.Kernel))))[:8]
 	state = filepath.Join(k.Dir, fmt.Sprintf("guest-%s-%x", what, h.Sum(nil)[:8]))
 	if _, err := os.Stat(state); err == nil {
 		return state, nil

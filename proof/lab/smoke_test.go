@@ -94,7 +94,8 @@ func smoke(t *testing.T) {
 	}
 	answered := []string{}
 	_, err := s.play(Machine{
-		Limit: 2 * time.Minute, Devices: virtio, IOMMU: true, Layers: layers, Files: s.programs("responder"),
+		Limit: 2 * time.Minute, OneCPU: true, IOMMU: true, Devices: virtio, Layers: layers,
+		Files:  s.programs("responder"),
 		Script: "efa=" + efa + "\ncards() {\n" + virtioLine + scripted.String() + smokeScript,
 		Say: func(key, text string, _ Result) error {
 			switch f, model := functions[text]; {

@@ -293,7 +293,7 @@ var pmdShort = []pmdStep{
 var pmdCost = pmdStep{name: "cost", do: cost}
 
 // forwarded is how many frames testpmd forwards in each direction.
-func forwarded() int { return fromEnv("REBOUND_LAB_FRAMES", 10000) }
+func forwarded() int { return fromEnv("REBOUND_LAB_FRAMES", 3000) }
 
 // fromEnv is the value of an environment variable, or else what it usually is.
 func fromEnv(name string, usual int) int {
