@@ -226,6 +226,7 @@ func checkPlan(pkgs []string) plan {
 	all := goTest("tests", cost{60, float64(runtime.NumCPU())},
 		[]string{"-short", "-p", strconv.Itoa(2 * runtime.NumCPU())}, pkgs...)
 	all.command = slices.DeleteFunc(all.command, func(arg string) bool { return arg == "-count=1" })
+	all.env = []string{"GOGC=400"} // as in build; most of the time after a change is the compiler's
 	stage := []job{all}
 	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
 		stage = append(stage, job{name: name, left: "left to make test: " + checkLeaves[name]})
