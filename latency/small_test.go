@@ -66,6 +66,9 @@ func TestFromNanoseconds(t *testing.T) {
 		t.Errorf("min %d", h.Min)
 	}
 	check.Equal(t, FromNanoseconds(new([polling.Buckets]uint64), 7).Max, 0, "max %d of no values")
+	var longest [polling.Buckets]uint64 // of the last bucket only the lowest value is known
+	longest[polling.Buckets-1] = 1
+	check.Equal(t, FromNanoseconds(&longest, 1<<50).Min, int64(polling.Lowest(polling.Buckets-1)), "%d")
 }
 
 // Only gaps have a wait, and only the two ways of one-way delays are such.
