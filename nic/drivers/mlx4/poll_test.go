@@ -453,6 +453,26 @@ func TestSendQueueFull(t *testing.T) {
 		b.arrive(frames)
 		b.Poll(r)
 		check.Equal(t, b.txDone, done, fmt.Sprintf("%d more frames: %%d blocks are done", frames))
+		check.Equal(t, b.records[2], swap(done), "completions given back: %#x")
+	}
+}
+
+func TestReset(t *testing.T) {
+	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
+	for range 5 {
+		b.arrive(20)
+		b.Poll(r)
+	}
+	b.fail(b.completion(b.rxCQ, 0), faultReceive)
+	b.reset()
+	check.Equal(t, b.records, [3]uint32{swap(b.mask + 1)}, "doorbell records %#x")
+	check.Equal(t, b.rxNext|b.freed|b.posted|b.txTail|b.txDone|b.txRung|b.txAsked|b.askTail|b.txNext|b.bfOff|
+		b.fault.Load(), 0, "numbers and fault: %#x")
+	for n := range b.mask + 1 {
+		must.Equal(t, *b.pending(n), 0, "a slot waits for block %d")
+	}
+	for n := range b.txMask + 1 {
+		must.Equal(t, uint32(b.block(n)[0]), ^uint32(0), "a block begins with %#x")
 	}
 }
 

@@ -285,6 +285,8 @@ func TestSendQueueFull(t *testing.T) {
 		b := newBenchQueue(t, rig.Echo(c.size), c.push)
 		b.txMask, b.txShift, b.wq.Mask, b.askEvery, b.wcDoorbell = 15, 4, 15, 4, c.wc
 		asked := uint32(0)
+		sq := unsafe.Slice((*byte)(b.wq.Base), 16*wqebb)
+		copy(sq, bytes.Repeat([]byte{0xAA}, len(sq))) // of earlier rounds
 		for n := range 16/c.blocks + 1 {
 			fits := n < 16/c.blocks
 			next := b.txNext
@@ -304,6 +306,20 @@ func TestSendQueueFull(t *testing.T) {
 			}
 			check.Equal(t, b.doorbell, rung, "the doorbell was rung with %#x")
 			check.Equal(t, b.records[1], swap(b.txTail), "doorbell record %#x")
+			check.Equal(t, b.txRung, b.txTail, "%d blocks are announced")
+			if !fits {
+				continue
+			}
+			w := unsafe.Add(b.wq.Base, n*c.blocks*wqebb)
+			ce := uint64(0)
+			if (n+1)*c.blocks%4 == 0 {
+				ce = ceAlways
+			}
+			check.Equal(t, *(*[2]uint64)(unsafe.Add(w, 8)), [2]uint64{ce, 0}, "request and checksums: %#x")
+			if c.blocks == 1 {
+				check.Equal(t, *(*mlxkit.DataSegment)(unsafe.Add(w, 48)), mlxkit.NewData(uint32(c.size)-18, 0x1200,
+					1<<32+uint64(n*b.stride)+room+18), "data segment %x")
+			}
 		}
 		check.Equal(t, b.txFull.Load(), 1, "%d replies found no room")
 		check.Equal(t, b.pushed.Load()+b.pointed.Load(), uint64(16/c.blocks), "%d were posted")
@@ -318,6 +334,23 @@ func TestSendQueueFull(t *testing.T) {
 		b.arrive(frames)
 		b.Poll(r)
 		check.Equal(t, b.txDone, done, fmt.Sprintf("%d more frames: %%d blocks are done", frames))
+		check.Equal(t, b.records[3], swap(done), "completions given back: %#x")
+	}
+}
+
+func TestReset(t *testing.T) {
+	b, r := newBenchQueue(t, rig.Echo(1000), true), rig.NewResponder(t)
+	for range 5 {
+		b.arrive(20)
+		b.Poll(r)
+	}
+	b.fail(b.completion(b.rxCQ, 0), faultReceive)
+	b.reset()
+	check.Equal(t, b.records, [4]uint32{swap(b.mask + 1)}, "doorbell records %#x")
+	check.Equal(t, b.rxNext|b.freed|b.posted|b.txTail|b.txDone|b.txRung|b.txAsked|b.askTail|b.txNext|b.bfOff|
+		b.fault.Load(), 0, "numbers and fault: %#x")
+	for n := range b.mask + 1 {
+		must.Equal(t, *b.pending(n), 0, "a slot waits for block %d")
 	}
 }
 
