@@ -108,6 +108,8 @@ func TestKnownTests(t *testing.T) {
 	if p := paired(a, b).p(0); math.Abs(p-2.0/256) > 1e-12 {
 		t.Errorf("8 pairs of one sign: p=%v, want 2 of 2^8", p)
 	}
+	check.Equal(t, unpaired(a, a).p(0), 1, "no difference: p=%v")
+	check.Equal(t, paired(a, a).p(0), 1, "no difference: p=%v")
 	if e, base := unpaired(a, b).estimate(); e != 10 || base < 1 || base > 8 {
 		t.Errorf("estimate %v, want 10", e)
 	}

@@ -137,6 +137,8 @@ func TestObstaclesByField(t *testing.T) {
 			func(r *report.Report) { r.Traffic.Arrivals = "poisson" }, true},
 		{"backend: a has none, b has sim", func(r *report.Report) { r.Device.Backend = "sim" }, false},
 		{"b has no samples", func(r *report.Report) { r.Series = nil }, false},
+		{"b has no samples: 1 of 1 probe lost",
+			func(r *report.Report) { r.Series, r.Counts = nil, report.Counts{Sent: 1, Lost: 1} }, false},
 		{"b has no samples: 5 of 7 probes lost",
 			func(r *report.Report) { r.Series, r.Counts = nil, report.Counts{Sent: 7, Lost: 5} }, false},
 	} {
@@ -278,6 +280,20 @@ func TestHistory(t *testing.T) {
 	lines, notes = h.Lines(0.05)
 	check.Contains(t, strings.Join(notes, "\n"), "some reports do not say when they were measured")
 	check.Equal(t, lines[0].Points[len(lines[0].Points)-1].Name, "untimed", "the last is %s")
+}
+
+// A change needs four reports on each side.
+func TestShortHistory(t *testing.T) {
+	h := NewHistory(Mean)
+	for n := range 2 * FewestValues {
+		lines, _ := h.Lines(0.05)
+		if n > 0 {
+			check.Contains(t, lines[0].Why, "there must be 4 on each side")
+		}
+		h.Add(fmt.Sprint(n), of(1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000))
+	}
+	lines, _ := h.Lines(0.05)
+	check.Equal(t, lines[0].Why, "", "%q")
 }
 
 // The oldest reports are left out if there are too many, and exactly MostValues are not.
