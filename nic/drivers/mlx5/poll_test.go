@@ -259,6 +259,7 @@ func TestFrameLengths(t *testing.T) {
 			} else {
 				b.Poll(r)
 			}
+			check.Equal(t, b.badRx.Load(), map[bool]uint64{false: 1}[good], "%d bad frames")
 			check.Equal(t, b.badRx.Load() == 0, good, fmt.Sprintf("%d bytes: taken: %%t", length))
 			check.Equal(t, b.rxNext, 1, "%d slots are done")
 		}
@@ -287,7 +288,12 @@ func TestSendQueueFull(t *testing.T) {
 		b.txMask, b.txShift, b.wq.Mask, b.askEvery, b.wcDoorbell = 15, 4, 15, 4, c.wc
 		asked := uint32(0)
 		sq := unsafe.Slice((*byte)(b.wq.Base), 16*wqebb)
-		copy(sq, bytes.Repeat([]byte{0xAA}, len(sq))) // of earlier rounds
+		copy(sq, bytes.Repeat([]byte{0xAA}, len(sq))) // of earlier rounds, as in the buffers
+		slots := unsafe.Slice((*byte)(b.buf), 17*b.stride)
+		copy(slots, bytes.Repeat([]byte{0xAA}, len(slots)))
+		if c.push {
+			b.doorWord = 1 // is not written
+		}
 		for n := range 16/c.blocks + 1 {
 			fits := n < 16/c.blocks
 			next := b.txNext
@@ -343,6 +349,20 @@ func TestSendQueueFull(t *testing.T) {
 		check.Equal(t, b.txDone, 6+done, fmt.Sprintf("%d more frames: %%d blocks are done", frames))
 		check.Equal(t, b.records[3], swap(6+done), "completions given back: %#x")
 	}
+}
+
+// A pass without frames takes back what was sent, also when no slot waits for it.
+func TestIdlePassReclaims(t *testing.T) {
+	b, r := newBenchQueue(t, rig.Echo(98), true), rig.NewResponder(t)
+	b.askEvery = 1
+	b.arrive(1)
+	b.Poll(r)
+	b.Poll(r)
+	check.Equal(t, b.freed, 1, "%d slots are free")
+	check.Equal(t, b.txDone, 0, "%d blocks are done")
+	b.arrive(0)
+	b.Poll(r)
+	check.Equal(t, b.txDone, b.txTail, "%d blocks are done")
 }
 
 func TestReset(t *testing.T) {
