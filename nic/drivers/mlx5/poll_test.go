@@ -115,6 +115,9 @@ func TestPointerWQE(t *testing.T) {
 			if b.Poll(r) != 1 || b.txTail != blocks {
 				t.Fatalf("%d bytes of headers: %d blocks, want %d", headers, b.txTail, blocks)
 			}
+			if !push {
+				check.Equal(t, b.doorbell, *(*uint64)(b.wq.Base), "the doorbell was rung with %#x")
+			}
 			reply := unsafe.Slice((*byte)(unsafe.Add(b.buf, room)), 300)
 			w := unsafe.Slice((*byte)(b.wq.Base), 128)
 			if got := uint32(w[28])<<8 | uint32(w[29]); got != headers ||
