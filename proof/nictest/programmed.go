@@ -46,7 +46,8 @@ var (
 
 // Trace lists what a driver wrote since the port's StartTrace, register by register and command by command, in order.
 // Successive values of one register are on one line. Reads are left out, because their number depends on the device's
-// speed, and stores through pointers, which the model sees some time later. Addresses are the same in each run if the port has a seed.
+// speed, and stores through pointers, which the model sees some time later. Addresses are the same in each run if the
+// port has a seed.
 func Trace(port *sim.Port) string {
 	var b strings.Builder
 	last := ""

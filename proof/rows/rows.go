@@ -43,12 +43,16 @@ func candidates(s *setting.Setting, file string) (all []string) {
 }
 
 // probes are texts near the limits of settings, and of wrong kinds.
-var probes = []string{"", "-1", "0", "1", "2", "3", "7", "10", "31", "32", "63", "64", "65", "100", "127", "128", "255", "256", "512",
-	"1000", "1023", "1024", "4094", "4095", "4096", "8192", "9000", "9216", "16384", "32768", "65535", "65536", "1000000",
-	"2147483647", "2147483648", "9223372036854775807", "true", "x", "x y", "auto", "none", "off", "any", "1ns", "1us", "1ms",
-	"1s", "1m", "1h", "24h", "-1s", "0s", "10.0.0.1", "10.0.0.1/24", "10.0.0.1/33", "10.0.0.1:80", "10.0.0.1:0", ":80", "::1",
-	"fd00::1/64", "[::1]:80", "02:00:00:00:00:01", "01:00:00:00:00:01", "02:00:00:00:00", "0x1f", "50%", "1e3", "1.5",
-	"http://h/x", "/x", "stop", "[1, 2]", "[2, 1]", "[1, 1]", "[0]", "[\"a\", \"b\"]", "1-2", "1k", "1M"}
+var probes = []string{
+	"", "-1", "0", "1", "2", "3", "7", "10", "31", "32", "63", "64", "65", "100", "127", "128", "255",
+	"256", "512", "1000", "1023", "1024", "4094", "4095", "4096", "8192", "9000", "9216", "16384",
+	"32768", "65535", "65536", "1000000", "2147483647", "2147483648", "9223372036854775807", "true",
+	"x", "x y", "auto", "none", "off", "any", "1ns", "1us", "1ms", "1s", "1m", "1h", "24h", "-1s",
+	"0s", "10.0.0.1", "10.0.0.1/24", "10.0.0.1/33", "10.0.0.1:80", "10.0.0.1:0", ":80", "::1",
+	"fd00::1/64", "[::1]:80", "02:00:00:00:00:01", "01:00:00:00:00:01", "02:00:00:00:00", "0x1f",
+	"50%", "1e3", "1.5", "http://h/x", "/x", "stop", "[1, 2]", "[2, 1]", "[1, 1]", "[0]",
+	"[\"a\", \"b\"]", "1-2", "1k", "1M",
+}
 
 // limits compares with the text in a file which values each setting accepts, and what it says of the others.
 func limits(t *testing.T, table func() (*setting.Table, func() string), path string) {
@@ -68,7 +72,8 @@ func limits(t *testing.T, table func() (*setting.Table, func() string), path str
 			is := "accepted"
 			switch {
 			case err != nil:
-				is = strings.ReplaceAll(strings.TrimPrefix(err.Error(), "-set: "+row.Key+": "), strconv.Quote(v), "it")
+				is = strings.TrimPrefix(err.Error(), "-set: "+row.Key+": ")
+				is = strings.ReplaceAll(is, strconv.Quote(v), "it")
 				is = strings.Replace(is, v+" is not", "it is not", 1)
 			case text() == byDefault:
 				is = "the default"
@@ -85,8 +90,8 @@ func limits(t *testing.T, table func() (*setting.Table, func() string), path str
 }
 
 // RoundTrip tests that each setting has the same effect from a file, from -set and as a flag, alone and beside any
-// others, whatever their order, and that each has an effect. path is a file: see limits. table returns a new table, and a function that prints
-// what its settings are stored in.
+// others, whatever their order, and that each has an effect. path is a file: see limits. table
+// returns a new table, and a function that prints what its settings are stored in.
 func RoundTrip(t *testing.T, table func() (*setting.Table, func() string), path string) {
 	limits(t, table, path)
 	rnd := random.New(t)

@@ -23,11 +23,13 @@ func TestEachBitOfCommands(t *testing.T) {
 		{"CREATE_QP", opCreateQP, func(_ *rig, _ *cring, q *qpair, _ uint64) fields { return q.create() }},
 		{"MODIFY_QP to RTR", opModifyQP, func(x *rig, _ *cring, q *qpair, _ uint64) fields {
 			x.Do(opModifyQP, fields{4: uint32(modState), 8: q.handle, 12: uint32(stateReset)})
-			x.Do(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit), 20: uint32(testKey)})
+			x.Do(opModifyQP, fields{4: uint32(modState | modQKey), 8: q.handle, 12: uint32(stateInit),
+				20: uint32(testKey)})
 			return fields{4: uint32(modState), 8: q.handle, 12: uint32(stateRTR)}
 		}},
 		{"MODIFY_QP", opModifyQP, func(_ *rig, _ *cring, q *qpair, _ uint64) fields {
-			return fields{4: uint32(modState | modQKey | modPSN), 8: q.handle, 12: uint32(stateRTS), 20: uint32(testKey)}
+			return fields{4: uint32(modState | modQKey | modPSN), 8: q.handle, 12: uint32(stateRTS),
+				20: uint32(testKey)}
 		}},
 		{"QUERY_QP", opQueryQP, func(_ *rig, _ *cring, q *qpair, _ uint64) fields { return fields{4: q.handle} }},
 		{"DESTROY_QP", opDestroyQP, func(x *rig, _ *cring, q *qpair, _ uint64) fields {

@@ -11,8 +11,8 @@ import (
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
-// TestEachBitOfCommands executes every command and each bit of it inverted, and reads each feature of devices with other
-// options. The file has what the device answers and what it reports.
+// TestEachBitOfCommands executes every command and each bit of it inverted, and reads each feature of devices with
+// other options. The file has what the device answers and what it reports.
 func TestEachBitOfCommands(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []struct {
@@ -22,10 +22,12 @@ func TestEachBitOfCommands(t *testing.T) {
 	}{
 		{opCreateCQ, 0, func(_ *rig, page uint64) fields { return fields{5: uint8(4), 6: uint16(testDepth), 12: page} }},
 		{opCreateSQ, 0, func(x *rig, page uint64) fields {
-			return fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: x.cq(page, 2), 10: uint16(testDepth), 12: page}
+			return fields{4: uint8(dirTX << 5), 6: uint8(placeHost), 7: uint8(1), 8: x.cq(page, 2),
+				10: uint16(testDepth), 12: page}
 		}},
 		{opCreateSQ, 1, func(x *rig, page uint64) fields {
-			return fields{4: uint8(dirTX << 5), 6: uint8(placeDevice), 7: uint8(1), 8: x.cq(page, 2), 10: uint16(testDepth)}
+			return fields{4: uint8(dirTX << 5), 6: uint8(placeDevice), 7: uint8(1), 8: x.cq(page, 2),
+				10: uint16(testDepth)}
 		}},
 		{opDestroyCQ, 0, func(x *rig, page uint64) fields { return fields{4: x.cq(page, 4)} }},
 		{opDestroySQ, 0, func(x *rig, page uint64) fields {
@@ -85,8 +87,9 @@ func TestEachBitOfCommands(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "opcode %d of %d\n%v", c.op, c.id, &f)
 	}
-	for _, o := range []Options{{}, {NoLLQ: true, BasicQueues: true, NoMetrics: true}, {PreferWide: true, NoMeta: true, Burst: 512,
-		Hints: Hints{1, 2, 3, 4, 5, 6, 7, 8}, MaxMTU: 1500, Queues: 3, NoRxChecks: true}} {
+	for _, o := range []Options{{}, {NoLLQ: true, BasicQueues: true, NoMetrics: true},
+		{PreferWide: true, NoMeta: true, Burst: 512,
+			Hints: Hints{1, 2, 3, 4, 5, 6, 7, 8}, MaxMTU: 1500, Queues: 3, NoRxChecks: true}} {
 		x := openRig(t, o)
 		for id := range uint8(33) {
 			page := x.Alloc(4096)

@@ -19,6 +19,7 @@ func TestEachBitOfCommands(t *testing.T) {
 		var b strings.Builder
 		for _, op := range slices.Sorted(maps.Keys(commandTable())) {
 			x := openRoCE(t, p)
+			x.register = regPTYS
 			k := x.m.ops[op]
 			f := simtest.Flips{Rig: x.Rig, First: 4, Build: func() []byte { return x.valid(op, k) }}
 			f.Run = func(in []byte) (string, bool) {
@@ -34,6 +35,18 @@ func TestEachBitOfCommands(t *testing.T) {
 				fmt.Fprintf(&b, "answers %s\n", strings.TrimRight(hex.EncodeToString(out), "0"))
 			}
 			x.Port.ForgetViolations()
+		}
+		for _, id := range slices.Sorted(maps.Keys(registers)) {
+			for _, how := range []uint32{accessRead, accessWrite} {
+				x := openRig(t, Options{Profile: p})
+				x.register, x.access = id, how
+				f := simtest.Flips{Rig: x.Rig, First: 4, Build: func() []byte { return x.valid(0x805, nil) }}
+				f.Run = func(in []byte) (string, bool) {
+					out := x.m.command(in, len(in))
+					return fmt.Sprint(out[0], " ", strings.TrimRight(hex.EncodeToString(out), "0")), false
+				}
+				fmt.Fprintf(&b, "%s, access %d\n%v", registers[id].name, how, &f)
+			}
 		}
 		golden.Equal(t, "testdata/"+name+".txt", b.String())
 	}
@@ -65,6 +78,8 @@ func (x *rig) valid(op uint16, k *command) []byte {
 		return x.createCQ()
 	case 0x200:
 		return x.createMkey()
+	case 0x805:
+		return dwords(16+registers[x.register].Size, 0, 0x805<<16, 4, x.access, 8, x.register, 16, 1<<16)
 	case 0x904:
 		return x.createSQ()
 	case 0x908:

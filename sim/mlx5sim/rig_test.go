@@ -13,14 +13,15 @@ var testMAC = simtest.MAC
 // rig is a raw driver: it encodes commands and WQEs by hand, as each test specifies, and examines the results.
 type rig struct {
 	*simtest.Rig
-	m        *Model
-	cmd      dma.Block // queue page, then mailboxes
-	token    uint8
-	sums     bool   // sign the mailboxes
-	self     uint32 // self_lb_en of the TIR
-	function uint32 // the function's ID in page commands
-	ts       uint32 // ts_format of the queues
-	compress uint32 // cqe_comp_en and mini_cqe_res_format of the CQ
+	m                *Model
+	cmd              dma.Block // queue page, then mailboxes
+	token            uint8
+	sums             bool   // sign the mailboxes
+	self             uint32 // self_lb_en of the TIR
+	function         uint32 // the function's ID in page commands
+	ts               uint32 // ts_format of the queues
+	register, access uint32 // of ACCESS_REG
+	compress         uint32 // cqe_comp_en and mini_cqe_res_format of the CQ
 
 	uar, pd, td, tisn       uint32
 	eqn, cqn, sqn, rqn      uint32

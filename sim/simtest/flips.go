@@ -32,8 +32,8 @@ type answer struct {
 var number = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f]*h?\b`)
 
 // String lists the device's answers. A line has the offsets of the first and the last of successive words of 32 bits,
-// the bits that cause an answer when they are inverted, those that do alone in their word, and the answer with a checksum
-// of its numbers. Bits that change no answer are left out.
+// the bits that cause an answer when they are inverted, those that do alone in their word, and the answer with a
+// checksum of its numbers. Bits that change no answer are left out.
 func (f *Flips) String() string {
 	f.Helper()
 	f.in = f.Build()
@@ -43,7 +43,8 @@ func (f *Flips) String() string {
 	from, last := 0, []answer(nil)
 	flush := func(to int) {
 		for _, a := range last {
-			text += fmt.Sprintf("%03x-%03x %08x %08x %s %s [%04x]\n", from, to-4, a.bits, a.alone, a.more, a.text, a.sum&0xffff)
+			text += fmt.Sprintf("%03x-%03x %08x %08x %s %s [%04x]\n", from, to-4, a.bits, a.alone, a.more, a.text,
+				a.sum&0xffff)
 		}
 	}
 	for at := f.First; at+4 <= len(f.in); at += 4 {

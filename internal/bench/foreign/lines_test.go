@@ -49,8 +49,10 @@ func TestEachLineOfFiles(t *testing.T) {
 			for _, c := range []struct {
 				name string
 				line []byte
-			}{{"without", nil}, {"twice", slices.Concat(lines[i], lines[i])}, {"negative", lastNo.ReplaceAll(lines[i], []byte("-1$1"))},
-				{"zero", lastNo.ReplaceAll(lines[i], []byte("0$1"))}, {"no number", lastNo.ReplaceAll(lines[i], []byte("x$1"))}} {
+			}{{"without", nil}, {"twice", slices.Concat(lines[i], lines[i])},
+				{"negative", lastNo.ReplaceAll(lines[i], []byte("-1$1"))},
+				{"zero", lastNo.ReplaceAll(lines[i], []byte("0$1"))},
+				{"no number", lastNo.ReplaceAll(lines[i], []byte("x$1"))}} {
 				said := outcome(bytes.Join(slices.Concat(lines[:i], [][]byte{c.line}, lines[i+1:]), nil), g.o)
 				if said == base {
 					continue
