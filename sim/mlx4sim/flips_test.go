@@ -70,7 +70,7 @@ func (x *rig) valid(op uint16, k *command) []byte {
 			do(s, 0, qp, context)
 		}
 	}
-	page := mappings(0x20000000, x.fb, 1)
+	pages := mappings(0x20000000, x.fb, 2)
 	switch op {
 	case 0x016:
 		return call(0, cq, x.cqContext())
@@ -125,10 +125,10 @@ func (x *rig) valid(op uint16, k *command) []byte {
 		_, imm := x.issued(0x065, x.m.ops[0x065], call(0, 16, rule))
 		return call(0, 0, dwords(8, 0, uint32(imm>>32), 4, uint32(imm)))
 	case 0xffa, 0xffc, 0xfff:
-		return call(0, 1, page)
+		return call(0, 2, pages)
 	case 0xff9:
-		do(0xffa, 0, 1, page)
-		return call(0, 1, dwords(8, 4, 0x20000000))
+		do(0xffa, 0, 2, pages)
+		return call(0, 2, dwords(8, 4, 0x20000000))
 	case 0x024:
 		return call(1, 1, dwords(256, 0, 0x01010101, 0x10, 0x00110000))
 	case 0x03b:
@@ -154,6 +154,6 @@ func (x *rig) undo(op uint16, in []byte, imm uint64) {
 	case op == 0x065:
 		x.exec(0x066, 0, 0, imm, false)
 	case op == 0xffa:
-		x.exec(0xff9, 0, 1, uint64(0x20000000), false)
+		x.exec(0xff9, 0, 2, uint64(0x20000000), false)
 	}
 }
