@@ -85,7 +85,10 @@ func TestEnvironment(t *testing.T) {
 		{"relative", "", "", "NOTIFY_SOCKET=relative: want the path"},
 		{"/nonexistent/socket", "", "", "NOTIFY_SOCKET: dial unixgram /nonexistent/socket"},
 		{"/nonexistent/socket", "x", "", "WATCHDOG_USEC=x: want microseconds"},
-		{"/nonexistent/socket", "-1", "", "WATCHDOG_USEC=-1: want microseconds"},
+		{"/nonexistent/socket", "0", "", "WATCHDOG_USEC=0: want microseconds"},
+		{"/nonexistent/socket", "86400000001", "", "WATCHDOG_USEC=86400000001: want microseconds"},
+		{"/nonexistent/socket", "86400000000", "", "NOTIFY_SOCKET: dial"}, // a day
+		{"/nonexistent/socket", "1", "", "NOTIFY_SOCKET: dial"},
 		{"/nonexistent/socket", "x", "1", "NOTIFY_SOCKET: dial"},
 		{"", "x", "", ""},
 	} {
