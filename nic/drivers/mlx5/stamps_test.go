@@ -72,7 +72,7 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
-// TestLateTimestamps: timestamps wait until they are read, as long as their completions are in the ring.
+// TestLateTimestamps: timestamps wait until they are read, while their completions are in the ring.
 func TestLateTimestamps(t *testing.T) {
 	x := newStamping(t, mlx5sim.Options{})
 	const ring, most = 256, 300
