@@ -345,6 +345,12 @@ func TestBadCompletions(t *testing.T) {
 		b.arrive(1)
 		check.Equal(t, b.Poll(r), 0, name+": %d replies after it")
 	}
+	for kind := range uint8(5) { // up to 3 the opcodes are those of received frames
+		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
+		b.arrive(1)
+		b.completion(b.rxCQ, 0).last = done(kind, 0, 0, b.shift)
+		check.Equal(t, b.Poll(r) == 1, kind < 4, fmt.Sprintf("opcode %d: answered: %%t", kind))
+	}
 	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
 	b.arrive(1)
 	b.completion(b.rxCQ, 0).flags = cqeBadFCS
@@ -440,6 +446,11 @@ func TestSendQueueFull(t *testing.T) {
 				asked++
 			}
 			check.Equal(t, b.askTail, asked, "%d completions are requested")
+			check.Equal(t, b.txRung, b.txTail, "%d blocks are announced")
+			if fits && c.blocks == 1 {
+				low, high := mlxkit.NewData(uint32(c.size), 0x1200, 1<<32+uint64(n*b.stride)).Words()
+				check.Equal(t, *(*[2]uint64)(unsafe.Pointer(&b.block(n)[2])), [2]uint64{low, high}, "data segment %#x")
+			}
 		}
 		check.Equal(t, b.txFull.Load(), 1, "%d replies found no room")
 		check.Equal(t, b.pushed.Load()+b.pointed.Load(), uint64(16/c.blocks), "%d were posted")
