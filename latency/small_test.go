@@ -77,6 +77,7 @@ func TestKindsOfSeries(t *testing.T) {
 		ResidenceSeries, KernelSeries, HardwareSeries, ThereSeries, BackSeries} {
 		s := &Series{Name: name, Intervals: []Interval{{0, 1, FromValues([]int64{10, 30})}}}
 		s.Sum()
+		check.Equal(t, s.Summary, s.Total.Summary(), name+": %v")
 		check.Equal(t, s.Wait != nil, name == GapSeries || name == JitterSeries, name+" has a wait: %t")
 		check.Equal(t, OneWay(name), name == ThereSeries || name == BackSeries, name+" is one-way: %t")
 	}
@@ -88,6 +89,7 @@ func TestKindsOfSeries(t *testing.T) {
 func TestEndTwice(t *testing.T) {
 	r := must.Get(NewRecorder(testClock(), RecorderOptions{}))(t)
 	r.End(5)
+	check.Equal(t, r.Recording().Start.IsZero(), true, "without a run it has no start: %t")
 	r.Begin(10)
 	r.Record(11, 11, 12)
 	r.End(20)
