@@ -136,8 +136,9 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 	r := rand.New(rand.NewPCG(o.seed, 1))
 	var all []*plant
 	for i := range plants {
-		if o.only.MatchString(plants[i].name) && plants[i].takes.no != o.driver && (o.card != "" || !plants[i].takes.card) {
-			all = append(all, &plants[i])
+		p := &plants[i]
+		if o.only.MatchString(p.name) && p.takes.no != o.driver && (o.card != "" || !p.takes.card) {
+			all = append(all, p)
 		}
 	}
 	if len(all) == 0 {

@@ -27,7 +27,7 @@ func Programmed(t *testing.T, h Harness, path string) {
 		x.exchange(x.requests(3, 98))
 		said := fmt.Sprintf("%+v\n%+v\n%+v\n", x.dev.Info(), x.link(), x.stats())
 		x.close()
-		golden.Equal(t, path, Trace(x.port)+host.ReplaceAllString(said, "")+log.String())
+		golden.Equal(t, path, Trace(x.port)+host.ReplaceAllString(said, "$1")+log.String())
 	})
 }
 
@@ -38,10 +38,12 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// host is a note on the host's memory. process is an address in memory of this process, of a kernel's object.
+// host is a note on the host's memory or processor. process is an address in memory of this process, of a kernel's
+// object. offset is the lower part of one, which is not there if it is 0.
 var (
-	host    = regexp.MustCompile(` DMA memory in [^]]*`)
-	process = regexp.MustCompile(`(start_addr=7|page_offset=|db_record_addr=)[0-9a-f]+`)
+	host    = regexp.MustCompile(` DMA memory in [^]]*|(pushed whole) by [^;]*`)
+	process = regexp.MustCompile(`(start_addr=7|db_record_addr=)[0-9a-f]+`)
+	offset  = regexp.MustCompile(` page_offset=[0-9a-f]+`)
 )
 
 // Trace lists what a driver wrote since the port's StartTrace, register by register and command by command, in order.
@@ -52,7 +54,7 @@ func Trace(port *sim.Port) string {
 	var b strings.Builder
 	last := ""
 	for _, e := range port.Trace().Events {
-		s := process.ReplaceAllString(e.String(), "$1*")
+		s := offset.ReplaceAllString(process.ReplaceAllString(e.String(), "$1*"), "")
 		register, value, _ := strings.Cut(s, " = ")
 		switch {
 		case strings.HasPrefix(s, "read"), strings.HasPrefix(s, "stores"):

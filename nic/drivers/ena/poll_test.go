@@ -100,7 +100,8 @@ func TestFrameLengths(t *testing.T) {
 				b.Poll(r)
 			}
 			check.Equal(t, b.badRx.Load(), map[bool]uint64{false: 1}[c.good], "%d bad frames")
-			check.Equal(t, b.badRx.Load() == 0, c.good, fmt.Sprintf("%d bytes, status %#x: taken: %%t", c.length, c.status))
+			check.Equal(t, b.badRx.Load() == 0, c.good,
+				fmt.Sprintf("%d bytes, status %#x: taken: %%t", c.length, c.status))
 			check.Equal(t, b.rxHead, 1, "%d completions are done")
 		}
 	}
