@@ -322,8 +322,8 @@ func TestPeriodicGaps(t *testing.T) {
 	}
 }
 
-// What several relations of the clocks disagree on is not attributed: it stays elsewhere, or is unknown if this host may
-// have caused it. A cause must be the same by all.
+// What several relations of the clocks disagree on is not attributed: it stays elsewhere, or is unknown if this host
+// may have caused it. A cause must be the same by all.
 func TestAgree(t *testing.T) {
 	const hog, tick = "descheduled", "timer tick"
 	by := func(p Parts, causes ...string) *Result {

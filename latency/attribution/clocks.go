@@ -183,7 +183,8 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 	}
 	middle := times[len(times)/2]
 	for _, span := range [][2]int64{{first, middle}, {middle, last + 1}} {
-		if a, _ := part(span[0], span[1]); a.by == 0 || !slices.ContainsFunc(out, func(o alignment) bool { return o.agrees(&a) }) {
+		a, _ := part(span[0], span[1])
+		if a.by == 0 || !slices.ContainsFunc(out, func(o alignment) bool { return o.agrees(&a) }) {
 			return nil, errNotShown
 		}
 	}

@@ -197,7 +197,8 @@ func TestPushedEntry(t *testing.T) {
 			if b.sqDB[c.pair] != 1 || b.sqDB[1-c.pair] != 0 {
 				t.Errorf("doorbells %v", b.sqDB)
 			}
-			check.Equal(t, *b.slotWord(uint32(slot)), 5<<16|1<<2|slotSending, "handle, sends and state of the slot: %#x")
+			check.Equal(t, *b.slotWord(uint32(slot)), 5<<16|1<<2|slotSending,
+				"handle, sends and state of the slot: %#x")
 			check.Equal(t, p.frees, 0, "%d slots are free while it is sent from")
 			b.complete(statusOK)
 			b.Poll(r)
