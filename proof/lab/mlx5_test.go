@@ -208,8 +208,11 @@ type stamped struct {
 		Backend string
 		Notes   []string
 	}
-	Notes  []string
-	Counts struct{ Sent, Received int64 }
+	Notes       []string
+	Counts      struct{ Sent, Received int64 }
+	Attribution struct {
+		Points []struct{ Name, Clock string }
+	}
 	Series []struct {
 		Name    string
 		Summary struct {
@@ -251,6 +254,16 @@ func (s *stamped) judge(lines []string, probes int64, series, inForce string) (w
 		say("no series %q", series)
 	}
 	return wrong
+}
+
+// clock is the clock of a time in the rows of the slowest round trips.
+func (s *stamped) clock(name string) string {
+	for _, p := range s.Attribution.Points {
+		if p.Name == name {
+			return p.Clock
+		}
+	}
+	return ""
 }
 
 func mlx5Newer(t *testing.T) {
@@ -301,9 +314,16 @@ func mlx5Newer(t *testing.T) {
 				}
 			}
 		}
-		for _, wrong := range new(stamped).judge(r["report"], 500, "hardware",
+		var report stamped
+		for _, wrong := range report.judge(r["report"], 500, "hardware",
 			"kernel receive false, kernel send true, card receive true, card send true") {
 			t.Error("AF_PACKET: ", wrong)
+		}
+		// The rows of the slowest have the card's timestamps, because its clock can be read.
+		for _, name := range []string{"left the NIC", "reached the NIC"} {
+			if clock := report.clock(name); clock != "this host's card" {
+				t.Errorf("%s by %q", name, clock)
+			}
 		}
 		// The card's timestamps are turned off again, as before.
 		for _, wrong := range new(stamped).judge(r["socket"], 100, "kernel",

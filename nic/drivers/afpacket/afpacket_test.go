@@ -26,8 +26,8 @@ import (
 )
 
 var (
-	_ nic.Device      = (*afpacket.Device)(nil)
-	_ nic.Timestamper = (*afpacket.Device)(nil)
+	_ nic.Device    = (*afpacket.Device)(nil)
+	_ nic.CardClock = (*afpacket.Device)(nil)
 )
 
 func open(o nic.Options) (nic.Device, error) { return afpacket.Open(o) }
@@ -178,6 +178,7 @@ func TestTimestamps(t *testing.T) {
 	if _, _, ok, err := d.TxTimestamp(); ok || err != nil {
 		t.Errorf("a stamp too many: %v", err)
 	}
+	check.Fails(t, "the clock of an interface without a card", check.Err(d.ReadClock()), nil, "has no clock /dev/ptpN")
 	send, want := v.Echo(veth.Our4.Addr(), 99), 0
 	if n := testing.AllocsPerRun(100, func() { // with -rate it is called between any two probes
 		want++

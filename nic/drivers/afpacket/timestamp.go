@@ -3,6 +3,7 @@ package afpacket
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,7 @@ type stamps struct {
 	on    bool
 	last  nic.Timestamp        // of the frame that Recv returned last
 	saved *unix.HwTstampConfig // the card's previous setting, once it was changed
+	clock *os.File             // the card's, /dev/ptpN; nil if it cannot be read
 
 	message netif.Message
 }
@@ -61,6 +63,7 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	if !in.RxHardware && !in.TxHardware {
 		return nil
 	}
+	d.stamps.clock = openClock(info)
 	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
 		// ETHTOOL_GET_TS_INFO names what the interface below has, and this one passes nothing on
@@ -90,8 +93,38 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	return nil
 }
 
+// openClock opens the PTP hardware clock of an interface, or returns nil. Reading it takes no permission to write.
+func openClock(info *unix.EthtoolTsInfo) *os.File {
+	if info.Phc_index < 0 {
+		return nil
+	}
+	f, err := os.Open(fmt.Sprintf("/dev/ptp%d", info.Phc_index))
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// errNoClock is of a card whose clock cannot be read.
+var errNoClock = errors.New("the interface has no clock /dev/ptpN that can be opened")
+
+// ReadClock implements nic.CardClock by clock_gettime of a dynamic clock (clock_getres(2)).
+func (d *Device) ReadClock() (int64, error) {
+	if d.stamps.clock == nil {
+		return 0, errNoClock
+	}
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^d.stamps.clock.Fd()<<3|3), &t); err != nil {
+		return 0, fmt.Errorf("afpacket: interface %s: %s: %w", d.iface.Name, d.stamps.clock.Name(), err)
+	}
+	return unix.TimespecToNsec(t), nil
+}
+
 // restore restores the card's previous setting.
 func (s *stamps) restore(d *Device) error {
+	if s.clock != nil {
+		s.clock.Close()
+	}
 	if s.saved == nil {
 		return nil
 	}
