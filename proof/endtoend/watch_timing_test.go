@@ -1,6 +1,9 @@
 package endtoend
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,16 +16,24 @@ import (
 // that the wait is elsewhere.
 func TestWatchStampTiming(t *testing.T) {
 	n := newNetwork(t)
-	probes := of("rebound_probes_total", "stamp:10.98.0.3:862")
-	pid := n.startResponder(t, "afpacket", "10.98.0.3/24")
+	key := filepath.Join(t.TempDir(), "key")
+	n.must(os.WriteFile(key, []byte(strings.Repeat("5a", 32)+"\n"), 0o600))
+	const plain, authenticated = "stamp:10.98.0.3:862", "stamp:10.98.0.3:863"
+	pid := n.startResponder(t, "afpacket", "10.98.0.3/24", "respond.stamp_auth_ports=[863]", "respond.stamp_key="+key)
 	for i, c := range []struct {
+		target     string
 		args       []string
 		side, none string
-	}{{[]string{"-stamp-timing"}, "responder", "elsewhere"}, {nil, "elsewhere", "network"}} {
-		w := n.watch(9431+i, append([]string{"stamp:10.98.0.3", "-rate", "200", "-timeout", "4s", "-driver",
-			"afpacket"}, c.args...)...)
+	}{
+		{plain, []string{"-stamp-timing"}, "responder", "elsewhere"},
+		{authenticated, []string{"-stamp-timing", "-set", "probe.stamp_key=" + key}, "responder", "elsewhere"},
+		{plain, nil, "elsewhere", "network"},
+	} {
+		probes := of("rebound_probes_total", c.target)
+		w := n.watch(9431+i, append([]string{c.target, "-rate", "200", "-timeout", "4s", "-driver", "afpacket"},
+			c.args...)...)
 		spent := func(v map[string]float64, side string) float64 {
-			return v[`rebound_slow_seconds_total{proto="stamp",side="`+side+`",target="stamp:10.98.0.3:862"}`]
+			return v[`rebound_slow_seconds_total{proto="stamp",side="`+side+`",target="`+c.target+`"}`]
 		}
 		v := w.until("slow time of "+c.side, func(v map[string]float64) bool {
 			if v[probes] == 0 {
