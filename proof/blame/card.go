@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,10 +106,15 @@ func (c *card) stop() {
 	os.RemoveAll(filepath.Dir(c.socket))
 }
 
-// beCard serves a model until stdin ends. Each line of it is how long transfers are delayed from then on, in ns.
+// beCard serves a model until stdin ends. Each line of it is how long transfers are delayed from then on, in ns. It
+// shares the bench's core: on the responder's, what has that core would hold up the bench's card, too, and be this
+// host's.
 func beCard(socket, name, driver string) error {
 	runtime.LockOSThread()
 	_ = realtime(cardPriority)
+	if err := pin(benchCore); err != nil {
+		return err
+	}
 	model := sim.Inject(cards[driver].model([6]byte{2, 0x52, 0x62, 0, 0, 9}), 1)
 	p, err := sim.New(model, sim.Options{Name: "card"})
 	if err != nil {
@@ -140,6 +146,26 @@ func beCard(socket, name, driver string) error {
 	}
 	if all := p.Errors(); len(all) > 0 {
 		return errors.New(strings.Join(all, "; "))
+	}
+	return nil
+}
+
+// pin binds all threads of this process to a core. Later ones inherit that.
+func pin(core int) error {
+	var set unix.CPUSet
+	set.Set(core)
+	all, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, task := range all {
+		tid, err := strconv.Atoi(task.Name())
+		if err == nil {
+			err = unix.SchedSetaffinity(tid, &set)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("bind thread %s to core %d: %w", task.Name(), core, err)
+		}
 	}
 	return nil
 }
