@@ -1,16 +1,17 @@
 package responder
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/internal/host/process"
 )
 
 // The main goroutine stays on the process's first thread. The kernel delivers signals to that thread, and no polling
@@ -77,31 +78,13 @@ func keepOff(cores, online []int) ([]int, error) {
 	for _, c := range rest {
 		mask.Set(c)
 	}
-	// A thread that starts while the list is being read appears in the next reading.
-	for moved := map[int]bool{}; ; {
-		tids, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return nil, err
-		}
-		again := false
-		for _, t := range tids {
-			tid, err := strconv.Atoi(t.Name())
-			if err != nil || moved[tid] {
-				continue
-			}
-			moved[tid], again = true, true
-			switch err := unix.SchedSetaffinity(tid, &mask); {
-			case err == nil || err == unix.ESRCH: // moved, or ended
-			case err == unix.EINVAL && confined:
-				return nil, nil
-			default:
-				return nil, fmt.Errorf("move thread %d to CPUs %s: %w", tid, isolate.FormatCPUs(rest), err)
-			}
-		}
-		if !again {
-			return rest, nil
-		}
+	switch err := process.Bind(&mask); {
+	case errors.Is(err, unix.EINVAL) && confined:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("move to CPUs %s: %w", isolate.FormatCPUs(rest), err)
 	}
+	return rest, nil
 }
 
 // occupy makes the calling thread, which is locked, the polling thread of core: on that core only, with signals

@@ -23,7 +23,7 @@ func (r *Report) OwnTail() string {
 	thin := max(0.0001, 1/float64(h.Count)) // the share above p99.99
 	late := ""
 	if lag := r.Find(latency.LagSeries); lag != nil {
-		// A delay of less than half the tail does not explain it.
+		// A delay of less than half the tail does not explain it. Of no probes the share is NaN, which is not enough.
 		if n := lag.Total.CountAbove(tail / 2); float64(n)/float64(lag.Total.Count) >= thin/2 {
 			late = fmt.Sprintf("this host sent %s of the probes %s or more late, at most %s: that alone accounts for p99.99 from the intended send, %s above the median",
 				latency.FormatShare(float64(n)/float64(lag.Total.Count)), latency.FormatNS(float64(tail/2)),

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,8 +111,10 @@ func (c *card) stop() {
 func beCard(socket, name, driver string) error {
 	runtime.LockOSThread()
 	_ = realtime(cardPriority)
-	if err := pin(benchCore); err != nil {
-		return err
+	var core unix.CPUSet
+	core.Set(benchCore)
+	if err := process.Bind(&core); err != nil {
+		return fmt.Errorf("bind the card's model to core %d: %w", benchCore, err)
 	}
 	model := sim.Inject(cards[driver].model([6]byte{2, 0x52, 0x62, 0, 0, 9}), 1)
 	p, err := sim.New(model, sim.Options{Name: "card"})
@@ -146,26 +147,6 @@ func beCard(socket, name, driver string) error {
 	}
 	if all := p.Errors(); len(all) > 0 {
 		return errors.New(strings.Join(all, "; "))
-	}
-	return nil
-}
-
-// pin binds all threads of this process to a core. Later ones inherit that.
-func pin(core int) error {
-	var set unix.CPUSet
-	set.Set(core)
-	all, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	for _, task := range all {
-		tid, err := strconv.Atoi(task.Name())
-		if err == nil {
-			err = unix.SchedSetaffinity(tid, &set)
-		}
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("bind thread %s to core %d: %w", task.Name(), core, err)
-		}
 	}
 	return nil
 }

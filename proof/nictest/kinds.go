@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/random"
 )
@@ -177,6 +179,32 @@ func Passes(t testing.TB, r *fastpath.Responder, queue func() (arrive func(n int
 		}
 		arrive(0)
 		poll(r) // reclaims the rest
+	}
+}
+
+// Arrived is a queue in memory with one received frame.
+type Arrived struct {
+	Poll func(*fastpath.Responder) int
+	Recv func(buf []byte) int // the frame's length, or -1
+	Bad  *polling.Counter     // frames that are refused
+	Next *uint32              // frames that are done
+}
+
+// Taken fails the test unless Poll and Recv take a frame of length bytes if it is good, and refuse and count it if it
+// is not. queue creates the queue.
+func Taken(t testing.TB, what string, length int, good bool, queue func() Arrived) {
+	t.Helper()
+	bad, want := uint64(0), length
+	if !good {
+		bad, want = 1, -1
+	}
+	q := queue()
+	check.Equal(t, q.Recv(make([]byte, 1<<16)), want, what+": received %d bytes")
+	polled := queue()
+	polled.Poll(NewResponder(t))
+	for _, q := range []Arrived{q, polled} {
+		check.Equal(t, q.Bad.Load(), bad, what+": %d bad frames")
+		check.Equal(t, *q.Next, 1, what+": %d frames are done")
 	}
 }
 

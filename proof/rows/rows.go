@@ -90,8 +90,8 @@ func limits(t *testing.T, table func() (*setting.Table, func() string), path str
 }
 
 // RoundTrip tests that each setting has the same effect from a file, from -set and as a flag, alone and beside any
-// others, whatever their order, and that each has an effect. path is a file: see limits. table
-// returns a new table, and a function that prints what its settings are stored in.
+// others, whatever their order, and that each has an effect. table returns a new table, and a function that prints what
+// its settings are stored in. path is the file that limits compares with.
 func RoundTrip(t *testing.T, table func() (*setting.Table, func() string), path string) {
 	limits(t, table, path)
 	rnd := random.New(t)

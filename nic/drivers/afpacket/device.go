@@ -376,7 +376,7 @@ func (d *Device) Close() error {
 	if d.watch != nil {
 		d.watch.Close()
 	}
-	err := d.stamps.restore(d)
+	err := d.stamps.close(d)
 	for _, q := range d.queues {
 		q.close()
 	}

@@ -38,6 +38,9 @@ func (d *Device) EnableTimestamps(hardware bool) (nic.Timestamping, error) {
 		if err := d.stampHardware(fd, info, &in); err != nil {
 			return in, err
 		}
+		if in.RxHardware && d.stamps.clock == nil {
+			d.stamps.clock = openClock(info)
+		}
 		flags |= unix.SOF_TIMESTAMPING_RAW_HARDWARE | unix.SOF_TIMESTAMPING_RX_HARDWARE |
 			unix.SOF_TIMESTAMPING_TX_HARDWARE | unix.SOF_TIMESTAMPING_OPT_TX_SWHW
 	}
@@ -63,7 +66,6 @@ func (d *Device) stampHardware(fd int, info *unix.EthtoolTsInfo, in *nic.Timesta
 	if !in.RxHardware && !in.TxHardware {
 		return nil
 	}
-	d.stamps.clock = openClock(info)
 	old, err := unix.IoctlGetHwTstamp(fd, d.iface.Name)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
 		// ETHTOOL_GET_TS_INFO names what the interface below has, and this one passes nothing on
@@ -120,8 +122,8 @@ func (d *Device) ReadClock() (int64, error) {
 	return unix.TimespecToNsec(t), nil
 }
 
-// restore restores the card's previous setting.
-func (s *stamps) restore(d *Device) error {
+// close restores the card's previous setting.
+func (s *stamps) close(d *Device) error {
 	if s.clock != nil {
 		s.clock.Close()
 	}

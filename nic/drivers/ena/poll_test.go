@@ -81,29 +81,21 @@ func TestPasses(t *testing.T) {
 // A frame is in one completion, has at least an Ethernet header, and at most the bytes of a slot.
 func TestFrameLengths(t *testing.T) {
 	const whole = rxFirst | rxLast
-	r, buf := nictest.NewResponder(t), make([]byte, 2048)
 	for _, c := range []struct {
 		length uint16
 		status uint32
 		good   bool
 	}{{0, whole, false}, {13, whole, false}, {14, whole, true}, {1522, whole, true}, {1523, whole, false},
 		{64, rxFirst, false}, {64, rxLast, false}} {
-		for _, recv := range []bool{false, true} {
+		what := fmt.Sprintf("%d bytes, status %#x", c.length, c.status)
+		nictest.Taken(t, what, int(c.length), c.good, func() nictest.Arrived {
 			b := newBenchQueue(t, nictest.EchoRequest(64), 128)
 			b.arrive(1)
 			d := (*rxCompletion)(b.rxCQ)
 			d.length, d.status = c.length, d.status&^whole|c.status
-			if recv {
-				n, _ := b.recv(buf)
-				check.Equal(t, n, map[bool]int{true: int(c.length), false: -1}[c.good], "received %d bytes")
-			} else {
-				b.Poll(r)
-			}
-			check.Equal(t, b.badRx.Load(), map[bool]uint64{false: 1}[c.good], "%d bad frames")
-			check.Equal(t, b.badRx.Load() == 0, c.good,
-				fmt.Sprintf("%d bytes, status %#x: taken: %%t", c.length, c.status))
-			check.Equal(t, b.rxHead, 1, "%d completions are done")
-		}
+			return nictest.Arrived{Poll: b.Queue.Poll, Recv: func(buf []byte) int { n, _ := b.recv(buf); return n },
+				Bad: &b.badRx, Next: &b.rxHead}
+		})
 	}
 }
 

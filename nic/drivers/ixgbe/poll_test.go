@@ -74,29 +74,22 @@ func TestPasses(t *testing.T) {
 // given back 32 at a time.
 func TestFrameLengths(t *testing.T) {
 	const whole = rxDD | rxEOP
-	r, buf := nictest.NewResponder(t), make([]byte, 4096)
 	for _, c := range []struct {
 		length uint16
 		status uint32
 		good   bool
 	}{{0, whole, false}, {13, whole, false}, {14, whole, true}, {2048, whole, true}, {2049, whole, false},
 		{64, rxDD, false}, {64, whole | rxErrors, false}} {
-		for _, recv := range []bool{false, true} {
+		what := fmt.Sprintf("%d bytes, status %#x", c.length, c.status)
+		nictest.Taken(t, what, int(c.length), c.good, func() nictest.Arrived {
 			b := newBenchQueue(t, nictest.EchoRequest(64))
 			b.receive(1)
 			b.rxDone(0).length, b.rxDone(0).status = c.length, c.status
-			if recv {
-				n, _, _ := b.recv(buf)
-				check.Equal(t, n, map[bool]int{true: int(c.length), false: -1}[c.good], "received %d bytes")
-			} else {
-				b.Poll(r)
-			}
-			check.Equal(t, b.badWriteback.Load() == 0, c.good,
-				fmt.Sprintf("%d bytes, status %#x: taken: %%t", c.length, c.status))
-			check.Equal(t, b.rxNext, 1, "%d slots are done")
-		}
+			return nictest.Arrived{Poll: b.Queue.Poll, Recv: func(buf []byte) int { n, _, _ := b.recv(buf); return n },
+				Bad: &b.badWriteback, Next: &b.rxNext}
+		})
 	}
-	b := newBenchQueue(t, make([]byte, 13))
+	b, r := newBenchQueue(t, make([]byte, 13)), nictest.NewResponder(t)
 	for n := range uint32(65) {
 		check.Equal(t, b.rdt, max(n/32*32, 1)-1, "slots before %d are given back")
 		b.receive(1)

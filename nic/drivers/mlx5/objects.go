@@ -273,14 +273,20 @@ func (d byCommand) ready(q *Queue) error {
 	return d.modify(opModifyRQ, q.rqn, stateRST, stateRDY)
 }
 
+// askEvery is how many blocks there are between requests for a completion. With timestamps each frame requests one.
+func (d *Device) askEvery() uint32 {
+	if d.stamps.on {
+		return 1
+	}
+	return min(32, uint32(d.card.Options.RingSize)/8)
+}
+
 // layout sets a queue's sizes.
 func (d *Device) layout(q *Queue) {
 	q.mask, q.txMask = uint32(d.card.Options.RingSize-1), uint32(d.card.Options.RingSize*maxBlocks-1)
 	q.wq.Mask = q.txMask
 	q.shift, q.txShift = log2(uint32(d.card.Options.RingSize)), log2(uint32(d.card.Options.RingSize*maxBlocks))
-	if q.askEvery = min(32, uint32(d.card.Options.RingSize)/8); d.stamps.on {
-		q.askEvery = 1
-	}
+	q.askEvery = d.askEvery()
 	q.stride = kit.Stride(room + d.card.MaxFrame())
 	q.size = q.stride - room
 	q.headers = headerBytes[d.minInline]

@@ -248,24 +248,16 @@ func TestPasses(t *testing.T) {
 
 // A frame has at least an Ethernet header, and at most the bytes of a slot. Slots are given back eight at a time.
 func TestFrameLengths(t *testing.T) {
-	r, buf := rig.NewResponder(t), make([]byte, 4096)
-	size := newBenchQueue(t, rig.Echo(64), true).size
+	r, size := rig.NewResponder(t), newBenchQueue(t, rig.Echo(64), true).size
 	for length, good := range map[uint32]bool{0: false, 13: false, 14: true, size: true, size + 1: false,
 		1 << 31: false} {
-		for _, recv := range []bool{false, true} {
+		nictest.Taken(t, fmt.Sprintf("%d bytes", length), int(length), good, func() nictest.Arrived {
 			b := newBenchQueue(t, rig.Echo(64), true)
 			b.arrive(1)
 			b.completion(b.rxCQ, 0).byteCount = swap(length)
-			if recv {
-				n, _ := b.recv(buf)
-				check.Equal(t, n, map[bool]int{true: int(length), false: -1}[good], "received %d bytes")
-			} else {
-				b.Poll(r)
-			}
-			check.Equal(t, b.badRx.Load(), map[bool]uint64{false: 1}[good], "%d bad frames")
-			check.Equal(t, b.badRx.Load() == 0, good, fmt.Sprintf("%d bytes: taken: %%t", length))
-			check.Equal(t, b.rxNext, 1, "%d slots are done")
-		}
+			return nictest.Arrived{Poll: b.Queue.Poll, Recv: func(buf []byte) int { n, _ := b.recv(buf); return n },
+				Bad: &b.badRx, Next: &b.rxNext}
+		})
 	}
 	b := newBenchQueue(t, make([]byte, 13), true)
 	for n := range uint32(17) {

@@ -45,11 +45,9 @@ func (d *Device) EnableTimestamps(hardware bool) (active nic.Timestamping, err e
 		_, shared := d.fw.(*shared)
 		s.on = hardware && !shared && timestampFormat(d.caps.rqTimestamps) == timestampFormat(d.caps.sqTimestamps) &&
 			(s.real || s.kHz != 0)
-		if s.on {
-			d.queues[0].askEvery = 1
-			s.sends = 0
-			s.renumber(d.queues[0])
-		}
+		q := d.queues[0]
+		q.askEvery, s.sends = d.askEvery(), 0
+		s.renumber(q)
 		active.RxHardware, active.TxHardware = s.on, s.on
 		return nil
 	})
@@ -64,7 +62,7 @@ func (s *stamps) time(v uint64) nic.Timestamp {
 	if s.real {
 		return nic.Timestamp{Nanoseconds: int64(v>>32*1e9 + v&0xFFFFFFFF), Hardware: true}
 	}
-	hi, lo := bits.Mul64(v, 1e6)
+	hi, lo := bits.Mul64(v, 1e6) // in ns it fits into 64 bits for centuries
 	ns, _ := bits.Div64(hi%s.kHz, lo, s.kHz)
 	return nic.Timestamp{Nanoseconds: int64(ns), Hardware: true}
 }
