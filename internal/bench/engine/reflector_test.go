@@ -18,7 +18,7 @@ import (
 func newState(t *testing.T, asks ...probe.Ask) *stampState {
 	rec := must.Get(latency.NewRecorder(testClock, latency.RecorderOptions{}))(t)
 	s := newStampState(rec, probe.Flow{TOS: 46 << 2, Test: probe.TestPacket{Ask: asks}}, false, 8)
-	s.anchor = anchor{tick: 1_000_000, wall: time.Unix(1_800_000_000, 5), set: true}
+	s.anchor = anchor{tick: 1_000_000, wall: time.Unix(1_800_000_000, 5000), set: true}
 	return s
 }
 
