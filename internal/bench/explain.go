@@ -79,6 +79,7 @@ func explain(rep, responder *report.Report, clockError time.Duration) error {
 	loop := &attribution.Loop{From: responder.Gaps.From, Missed: responder.Gaps.Missed,
 		Start: responder.Start.UnixNano(), End: responder.End.UnixNano(), How: responder.Gaps.How}
 	loop.Doubt = misfit(rep, responder)
+	loop.Same = loop.Doubt == "" && len(responder.Addresses) > 0
 	for _, g := range responder.Gaps.All {
 		loop.Intervals = append(loop.Intervals, attribution.Interval{Start: g.Start, End: g.Start + g.Duration,
 			Core: g.Core, Text: g.Text, Name: g.Name, Weak: g.Weak})

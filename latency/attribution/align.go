@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 
@@ -29,6 +30,9 @@ type Loop struct {
 	// Doubt is why this may be another responder's. It is refused then, unless the round trips themselves align its
 	// clock.
 	Doubt string
+	// Same is whether it answers for the address that the probes went to. What it has no gap for is the network's then,
+	// even if nothing relates the clocks.
+	Same bool
 }
 
 // Errors of AddResponder.
@@ -41,7 +45,7 @@ var (
 
 // slow is a row as it is compared with the responder's gaps: ns since 1970 by this host's clock.
 type slow struct {
-	sent, seen int64
+	sent, seen int64 // by timestamps of the card or the kernel, if there are any
 	away       int64 // what this host's loop does not account for
 }
 
@@ -55,7 +59,7 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	}
 	var all []slow
 	for i := range r.Rows {
-		all = append(all, r.Rows[i].slow())
+		all = append(all, r.slow(&r.Rows[i]))
 	}
 	first, last := all[0].sent, all[0].seen
 	for _, s := range all {
@@ -80,11 +84,12 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	for _, c := range sortedKeys(gaps) {
 		slices.SortFunc(gaps[c], func(a, b Interval) int { return cmp.Compare(a.End, b.End) })
 	}
+	r.Timeline = slices.DeleteFunc(r.Timeline, func(t Track) bool { return t.Side == Responder.String() })
 	within := clockError
 	if l.Doubt != "" { // at any difference, because by the stated one nearly any report has some gaps
 		within = -1
 	}
-	fits, err := alignCores(all, gaps, r.Usual.Path, within)
+	fits, err := alignCores(all, gaps, r.path(), within)
 	if err == nil && clockError >= 0 {
 		fits = slices.DeleteFunc(fits, func(f fit) bool {
 			d := f.far(first) - first
@@ -115,6 +120,13 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 			gaps[core] = append(gaps[core], gaps[c]...)
 		}
 		slices.SortFunc(gaps[core], func(a, b Interval) int { return cmp.Compare(a.End, b.End) })
+	case errors.Is(err, errNotShown) && l.Same && r.FarLoop != "":
+		if !r.ruleOut(all, gaps, l) {
+			return err
+		}
+		r.sum()
+		r.rebuildBands(total)
+		return nil
 	default:
 		return err
 	}
@@ -123,7 +135,6 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	}) {
 		return ErrNoOverlap
 	}
-	r.Timeline = slices.DeleteFunc(r.Timeline, func(t Track) bool { return t.Side == Responder.String() })
 	var each []*Result
 	for i := range fits {
 		c := r.clone()
@@ -147,6 +158,33 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	r.sum()
 	r.rebuildBands(total)
 	return nil
+}
+
+// ruleOut attributes what no gap of the responder can have caused, if nothing relates the clocks. It returns false if
+// that is not most of what this host did not cause.
+func (r *Result) ruleOut(all []slow, gaps map[int][]Interval, l *Loop) bool {
+	possible, of := l.possible(all, gaps)
+	clear := 0
+	for _, p := range possible {
+		if !p {
+			clear++
+		}
+	}
+	if 2*clear <= of {
+		return false
+	}
+	none := &Loop{From: l.From, Start: math.MinInt64, End: math.MaxInt64}
+	r.addGaps(all, &alignment{}, nil, none)
+	r.addCauses(all, &alignment{}, 0, nil, none) // and what an earlier call named
+	for i := range r.Rows {
+		if p := &r.Rows[i].Parts; possible[i] {
+			p.Network, p.Elsewhere = 0, p.Elsewhere+p.Network
+		}
+	}
+	r.Aligned = fmt.Sprintf("not aligned, but at no difference of up to %s did gaps of the responder cause more than %s of the %s slowest that it divides",
+		latency.FormatNS(float64(mostOffset)), latency.FormatCount(of/inError), latency.FormatCount(clear))
+	r.FarCauses = l.How
+	return true
 }
 
 // clone copies what addFit changes.
@@ -233,11 +271,25 @@ func sortedKeys(m map[int][]Interval) (all []int) {
 	return all
 }
 
-func (r *Row) slow() slow {
-	at := r.At * 1000
-	s := slow{sent: at + max(r.Times[1], 0), seen: at + r.RTT}
-	s.away = r.rest() - min(r.here(), r.rest())
+// slow uses the timestamps of this host's card or kernel if there are any.
+func (r *Result) slow(row *Row) slow {
+	at := row.At * 1000
+	s := slow{sent: at + max(row.Times[1], row.Times[2], 0), seen: at + row.RTT - r.Usual.NIC}
+	if row.Times[7] >= 0 {
+		s.seen = at + row.Times[7]
+	}
+	s.seen = max(s.seen, s.sent)
+	s.away = row.rest() - min(row.here(), row.rest())
 	return s
+}
+
+// path is what a usual round trip takes between the times of slow.
+func (r *Result) path() int64 {
+	path := r.Usual.Path - r.Usual.NIC
+	if slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Times[2] >= 0 }) {
+		path -= r.Usual.Send
+	}
+	return max(path, 1)
 }
 
 // rest is what the row took beyond the usual after it was sent.

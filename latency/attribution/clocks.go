@@ -191,6 +191,68 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 	return out, nil
 }
 
+// inError is the part of the round trips, 1/inError, that is called the network's in error at most if nothing relates
+// the clocks.
+const inError = 20
+
+// possible tells for each round trip whether it may have waited for the responder, if nothing relates the clocks: a gap
+// makes up half of what this host does not account for, at a difference of the clocks of up to mostOffset at which that
+// is so for more than 1/inError of them. Differences at which the responder was not recording all the while are left
+// out, because it answered. of is how many took long enough to tell; 0 if no difference is left, or gaps are missing.
+func (l *Loop) possible(all []slow, gaps map[int][]Interval) (possible []bool, of int) {
+	first, last := all[0].sent, all[0].seen
+	for _, s := range all {
+		first, last = min(first, s.sent), max(last, s.seen)
+	}
+	from, to := max(l.Start-first, -mostOffset), min(l.End-last, mostOffset)
+	if from > to || l.Missed > 0 {
+		return nil, 0
+	}
+	possible = make([]bool, len(all))
+	for i, s := range all {
+		if possible[i] = s.away <= 2*l.From; !possible[i] {
+			of++
+		}
+	}
+	type event struct {
+		at, row int64
+		step    int // 1: from this difference on; -1: up to it
+	}
+	for _, gaps := range gaps {
+		var events []event
+		longest := longestOf(gaps)
+		for i, s := range all {
+			half := (s.away + 1) / 2
+			drift := int64(mostDrift * math.Abs(float64(s.seen-first-(last-first)/2)))
+			k := sort.Search(len(gaps), func(k int) bool { return gaps[k].End >= s.sent+half+from-drift })
+			for ; k < len(gaps) && gaps[k].End-longest <= s.seen-half+to+drift; k++ {
+				g := &gaps[k]
+				a, b := max(g.Start-s.seen+half-drift, from), min(g.End-s.sent-half+drift, to)
+				if g.End-g.Start >= half && a <= b && s.away > 2*l.From {
+					events = append(events, event{a, int64(i), 1}, event{b, int64(i), -1})
+				}
+			}
+		}
+		slices.SortFunc(events, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), b.step-a.step) })
+		in := map[int64]int{} // how many gaps, by row
+		for _, e := range events {
+			if in[e.row] += e.step; in[e.row] == 0 {
+				delete(in, e.row)
+			}
+			switch {
+			case e.step < 0 || len(in) <= of/inError:
+			case len(in) == of/inError+1:
+				for row := range in {
+					possible[row] = true
+				}
+			default:
+				possible[e.row] = true
+			}
+		}
+	}
+	return possible, of
+}
+
 // pair is a round trip and a gap of the responder that it could have waited for: when it came back, and by how much the
 // gap ended earlier.
 type pair struct {
