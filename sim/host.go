@@ -184,8 +184,8 @@ func (p *Port) Start() { p.start(rest) }
 // that wait while one is tested. A register access that arrives as a message does not wait for that.
 func (p *Port) StartRemote() { p.start(restRemote) }
 
-// StartAt is Start for a port that looks for work once in a while. begin is called first, by the port's goroutine.
-func (p *Port) StartAt(every time.Duration, begin func()) {
+// StartWith is Start for a port that waits between two looks for work. The port's goroutine calls begin first.
+func (p *Port) StartWith(begin, wait func()) {
 	p.begin(func(end, ran chan struct{}) {
 		defer close(ran)
 		begin()
@@ -200,7 +200,7 @@ func (p *Port) StartAt(every time.Duration, begin func()) {
 					break
 				}
 			}
-			unix.Nanosleep(&unix.Timespec{Nsec: every.Nanoseconds()}, nil)
+			wait()
 		}
 	})
 }

@@ -76,5 +76,11 @@ func (t *Tap) Recv(time.Duration) []byte {
 	return append([]byte(nil), t.buf[:max(n, 60)]...)
 }
 
+// Wait returns when there is a frame to receive, or after a time.
+func (t *Tap) Wait(most time.Duration) {
+	timeout := unix.NsecToTimespec(int64(most))
+	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}, &timeout, nil)
+}
+
 // Up returns true: the interface exists while the Tap does.
 func (t *Tap) Up() bool { return true }

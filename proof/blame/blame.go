@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -345,7 +346,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	// What had the loops' cores is recorded in every episode: other programs run on this machine, too.
 	all := append(slices.Clone(e.what), &plant{side: attribution.Responder, do: unplanted(s.responder, responderCore)},
 		&plant{side: attribution.Here, do: unplanted(s.bench, benchCore)})
-	records := make(chan []pulse, len(all))
+	recorded := make(chan []pulse, len(all))
 	failed := make(chan error, len(all))
 	for _, p := range all {
 		schedule := pulses(r, s.length)
@@ -355,7 +356,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 			for k := range got {
 				got[k].side, got[k].name = p.side, p.name
 			}
-			records <- got
+			recorded <- got
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.name, err)
 			}
@@ -366,7 +367,7 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	close(s.end)
 	var planted []pulse
 	for range all {
-		planted = append(planted, <-records...)
+		planted = append(planted, <-recorded...)
 		err = errors.Join(err, <-failed)
 	}
 	if werr != nil {
@@ -404,7 +405,12 @@ func (o *options) measure(e episode, number int, r *rand.Rand, m *matrix) (err e
 	if o.card != "" {
 		protocol += ", " + o.model()
 	}
-	m.add(e.what, protocol, clocks, rep.Attribution, explained, planted)
+	slices.SortFunc(planted, func(a, b pulse) int { return cmp.Compare(a.from, b.from) })
+	was := &records{pulses: planted, stamp: stamp}
+	if b.card != nil {
+		was.wire = b.relay.wire()
+	}
+	m.add(e.what, protocol, clocks, rep.Attribution, explained, was)
 	return nil
 }
 
@@ -481,33 +487,75 @@ func (b *benchProcess) wait() error {
 	return nil
 }
 
-// sameProbe is by how many ns two clocks may differ about when a probe was sent.
-const sameProbe = 100_000
+// sameProbe is by how many ns two clocks may differ about when a probe was sent, and onWire how much later than by the
+// card's timestamp it may have passed the relay.
+const (
+	sameProbe = 100_000
+	onWire    = 500_000
+)
 
-// truth is what was at work while a probe was on its way: the side whose pulses cover at least half of its round trip.
-// There is none if no pulse does, and two sides may do so at once. Only this host delays a probe before it is sent.
-func truth(row *attribution.Row, planted []pulse) (sides []attribution.Side, names map[attribution.Side]string) {
+// records are what was at work in an episode. wire is empty without a card's model: its probes pass the relay between
+// the hosts, so that what one of them can have delayed is known.
+type records struct {
+	pulses []pulse // by start
+	wire   []passage
+	stamp  bool // the probes say when they were sent
+}
+
+// passage returns when a probe passed the relay; nil if that is not known.
+func (all *records) passage(row *attribution.Row) *passage {
+	sent, tolerance := 1000*row.At+max(row.Times[1], 0), int64(sameProbe)
+	if !all.stamp && row.Times[2] >= 0 {
+		sent, tolerance = 1000*row.At+row.Times[2], onWire
+	}
+	k := sort.Search(len(all.wire), func(k int) bool { return all.wire[k].sent >= sent-sameProbe })
+	var best *passage
+	for ; k < len(all.wire) && all.wire[k].sent <= sent+tolerance; k++ {
+		p := &all.wire[k]
+		answered := p.off != 0 && p.off <= 1000*row.At+row.RTT+sameProbe
+		if answered && (best == nil || abs(p.sent-sent) < abs(best.sent-sent)) {
+			best = p
+		}
+	}
+	return best
+}
+
+func abs(v int64) int64 { return max(v, -v) }
+
+// truth is what was at work while a probe was where it could delay it: the side whose pulses cover at least half of its
+// round trip then. There is none if no pulse does, and two sides may do so at once. Only this host delays a probe
+// before it is sent.
+func (all *records) truth(row *attribution.Row) (sides []attribution.Side, names map[attribution.Side]string) {
 	names = map[attribution.Side]string{}
-	sum := map[attribution.Side]int64{}
-	last := map[attribution.Side]int64{} // of one side, what overlaps counts once
 	from, to := 1000*row.At, 1000*row.At+row.RTT
 	sent := from + max(row.Times[1], 0)
-	for _, p := range planted { // by start
-		if p.sent != 0 && (p.sent < sent-sameProbe || p.sent > sent+sameProbe) {
+	at := map[attribution.Side][]pulse{attribution.Here: {{from: from, to: to}},
+		attribution.Responder: {{from: sent, to: to}}, attribution.Network: {{from: sent, to: to}}}
+	probe := sent
+	if len(all.wire) > 0 {
+		p := all.passage(row)
+		if p == nil {
+			return nil, names
+		}
+		probe = p.sent
+		at[attribution.Here] = []pulse{{from: from, to: p.there}, {from: p.off, to: to}}
+		at[attribution.Responder] = []pulse{{from: p.on, to: p.back}}
+		at[attribution.Network] = []pulse{{from: p.there, to: p.on}, {from: p.back, to: p.off}}
+	}
+	sum := map[attribution.Side]int64{}
+	last := map[attribution.Side]int64{} // of one side, what overlaps counts once
+	for _, p := range all.pulses {
+		if p.from > to || p.to < from || p.sent != 0 && abs(p.sent-probe) > sameProbe {
 			continue
 		}
-		since := sent
-		if p.side == attribution.Here {
-			since = from
+		for _, in := range at[p.side] {
+			b := min(p.to, in.to)
+			sum[p.side] += max(b-max(p.from, in.from, last[p.side]), 0)
+			if max(p.from, in.from) < b && (names[p.side] == "" || p.name != "") {
+				names[p.side] = p.name
+			}
 		}
-		a, b := max(p.from, since, last[p.side]), min(p.to, to)
-		if a < b {
-			sum[p.side] += b - a
-			last[p.side] = b
-		}
-		if max(p.from, since) < b && (names[p.side] == "" || p.name != "") {
-			names[p.side] = p.name
-		}
+		last[p.side] = max(last[p.side], p.to)
 	}
 	for _, s := range attribution.Sides {
 		if 2*sum[s] >= row.RTT {

@@ -159,7 +159,7 @@ func TestHeldTransfers(t *testing.T) {
 
 func TestTruth(t *testing.T) {
 	// from 1,000,000 to 1,100,000 ns, sent at 1,010,000
-	row := attribution.Row{At: 1000, RTT: 100_000, Times: []int64{0, 10_000}}
+	row := attribution.Row{At: 1000, RTT: 100_000, Times: []int64{0, 10_000, -1}}
 	for _, c := range []struct {
 		name    string
 		planted []pulse
@@ -177,13 +177,41 @@ func TestTruth(t *testing.T) {
 		{"this probe", []pulse{{from: 0, to: 2_000_000, sent: 1_010_500, side: attribution.Network}}, []attribution.Side{attribution.Network}},
 		{"another probe", []pulse{{from: 0, to: 2_000_000, sent: 1_510_000, side: attribution.Network}}, nil},
 	} {
-		if got, _ := truth(&row, c.planted); !slices.Equal(got, c.want) {
+		if got, _ := (&records{pulses: c.planted}).truth(&row); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
+	// It left the card at 1,020,000, and was between the hosts' ends of the wire from 1,030,000 to 1,031,000 and from
+	// 1,088,000 to 1,089,000.
+	row.Times = []int64{0, 10_000, 20_000}
+	wire := []passage{{sent: 700_000, off: 710_000},
+		{sent: 1_030_000, there: 1_030_000, on: 1_031_000, back: 1_088_000, off: 1_089_000}, {sent: 1_031_000, off: 3_000_000}}
+	for _, c := range []struct {
+		side     attribution.Side
+		from, to int64
+		want     bool
+	}{
+		{attribution.Responder, 0, 1_085_000, true}, {attribution.Responder, 0, 1_075_000, false},
+		{attribution.Here, 0, 1_088_000, false}, {attribution.Here, 0, 2_000_000, false},
+		{attribution.Here, 1_000_000, 1_030_000, false}, {attribution.Network, 0, 2_000_000, false},
+	} {
+		all := &records{pulses: []pulse{{from: c.from, to: c.to, side: c.side}}, wire: wire}
+		if got, _ := all.truth(&row); slices.Contains(got, c.side) != c.want {
+			t.Errorf("%v from %d to %d: %v", c.side, c.from, c.to, got)
+		}
+	}
+	wire[1].back, wire[1].off = 1_040_000, 1_041_000
+	all := &records{pulses: []pulse{{from: 0, to: 2_000_000, side: attribution.Here}}, wire: wire}
+	if got, _ := all.truth(&row); !slices.Equal(got, []attribution.Side{attribution.Here}) {
+		t.Errorf("it was in this host for 89 of 100 µs: %v", got)
+	}
+	wire[1].sent = 2_000_000
+	if got, names := all.truth(&row); len(got)+len(names) != 0 {
+		t.Errorf("it did not pass the relay: %v", got)
+	}
 	both := []pulse{{from: 0, to: 2_000_000, name: "hog", side: attribution.Here},
 		{from: 1, to: 2_000_000, side: attribution.Here}}
-	if _, names := truth(&row, both); names[attribution.Here] != "hog" {
+	if _, names := (&records{pulses: both}).truth(&row); names[attribution.Here] != "hog" {
 		t.Errorf("a plant that other records overlap is %q", names)
 	}
 }
@@ -208,16 +236,19 @@ func TestOffCore(t *testing.T) {
 	record(unix.PERF_RECORD_LOST, 0, 1, 2, 150)
 	record(unix.PERF_RECORD_SWITCH, 0, 200)
 	record(unix.PERF_RECORD_SWITCH, unix.PERF_RECORD_MISC_SWITCH_OUT, 300)
-	want := []pulse{{from: 100, to: 200}}
-	if got := offCore(ring, uint64(len(ring))); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+	want, head := []pulse{{from: 100, to: 200}}, uint64(len(ring))
+	if got, err := offCore(append(ring, make([]byte, 64)...), head); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if _, err := offCore(append(ring, make([]byte, 63)...), head); err == nil {
+		t.Error("a full ring: no error")
 	}
 	if got := within([]pulse{{from: 100, to: 200}, {from: 300, to: 400}},
 		[]pulse{{from: 150, to: 350}}); !slices.Equal(got, []pulse{{from: 150, to: 200}, {from: 300, to: 350}}) {
 		t.Errorf("within: %v", got)
 	}
-	for head := range uint64(len(ring)) { // a record that is not complete
-		offCore(ring, head)
+	for n := range head { // a record that is not complete
+		_, _ = offCore(append(ring[:n:n], make([]byte, 64)...), n)
 	}
 }
 
@@ -233,7 +264,7 @@ func TestCauses(t *testing.T) {
 	for _, causes := range [][]int{{0, 1}, {1}, {2}, {}} {
 		a.Rows = append(a.Rows, attribution.Row{At: 1, RTT: 1000, Times: []int64{0, 0}, Side: here, Causes: causes})
 	}
-	m.add([]*plant{hog}, "stamp", true, a, a, planted)
+	m.add([]*plant{hog}, "stamp", true, a, a, &records{pulses: planted})
 	if got := m.plants[hog.name].causes; got != [3]int{1, 2, 1} {
 		t.Errorf("%v", got)
 	}
@@ -243,7 +274,7 @@ func TestCauses(t *testing.T) {
 	if right, wrong, all := score(m.kinds["stamp, clocks of stated error"]); right != 4 || wrong != 0 || all != 4 {
 		t.Errorf("%d, %d of %d", right, wrong, all)
 	}
-	m.add([]*plant{hog}, "udp", false, &attribution.Result{}, a, planted)
+	m.add([]*plant{hog}, "udp", false, &attribution.Result{}, a, &records{pulses: planted})
 	for kind, want := range map[string]int{"udp": 0,
 		"udp explained by the responder's report, clocks of unknown error": 4} {
 		if right, _, _ := score(m.kinds[kind]); right != want {

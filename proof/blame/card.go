@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -36,8 +37,8 @@ type card struct {
 
 const (
 	cardPriority = 45 // above all but those that plant: a card does not wait for a core
-	// cardNap is how often the model looks for work: often enough for pulses of 1 to 20 ms, and rarely enough for the
-	// loops that it interrupts.
+	// cardNap is how often the model looks for frames to send: often enough for pulses of 1 to 20 ms, and rarely enough
+	// for the loops that it interrupts.
 	cardNap = 150 * time.Microsecond
 )
 
@@ -109,11 +110,12 @@ func (c *card) stop() {
 // shares the bench's core: on the responder's, what has that core would hold up the bench's card, too, and be this
 // host's.
 func beCard(socket, name, driver string) error {
-	runtime.LockOSThread()
-	_ = realtime(cardPriority)
+	debug.SetGCPercent(-1) // a collection would wait for threads that the bench keeps from the core
 	var core unix.CPUSet
 	core.Set(benchCore)
-	if err := process.Bind(&core); err != nil {
+	if err := process.EachThread(func(tid int) error {
+		return errors.Join(unix.SchedSetaffinity(tid, &core), realtime(tid, cardPriority))
+	}); err != nil {
 		return fmt.Errorf("bind the card's model to core %d: %w", benchCore, err)
 	}
 	model := sim.Inject(cards[driver].model([6]byte{2, 0x52, 0x62, 0, 0, 9}), 1)
@@ -127,10 +129,7 @@ func beCard(socket, name, driver string) error {
 	}
 	defer tap.Close()
 	p.Connect(tap)
-	p.StartAt(cardNap, func() {
-		runtime.LockOSThread() // never unlocked: real-time priority ends with the thread
-		_ = realtime(cardPriority)
-	})
+	p.StartWith(runtime.LockOSThread, func() { tap.Wait(cardNap) })
 	s, err := vfioserver.Listen(socket, p, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err

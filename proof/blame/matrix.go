@@ -1,7 +1,6 @@
 package blame
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -51,8 +50,7 @@ func newMatrix() *matrix {
 
 // add counts an episode's probes: as the bench's report has them, and as they are after it was explained by the
 // responder's. The error of the clocks may be stated.
-func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *attribution.Result, planted []pulse) {
-	slices.SortFunc(planted, func(a, b pulse) int { return cmp.Compare(a.from, b.from) })
+func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *attribution.Result, planted *records) {
 	m.episodes++
 	for _, p := range what {
 		if m.plants[p.name] == nil {
@@ -74,12 +72,12 @@ func (m *matrix) add(what []*plant, protocol string, stated bool, a, explained *
 }
 
 // addSides counts the probes that one side was planted for, by what the report says.
-func (m *matrix) addSides(kind string, a *attribution.Result, planted []pulse) {
+func (m *matrix) addSides(kind string, a *attribution.Result, planted *records) {
 	if m.kinds[kind] == nil {
 		m.kinds[kind] = map[attribution.Side]map[string]int{}
 	}
 	for i := range a.Rows {
-		sides, names := truth(&a.Rows[i], planted)
+		sides, names := planted.truth(&a.Rows[i])
 		if len(sides) != 1 || names[sides[0]] == "" {
 			continue
 		}
@@ -92,12 +90,12 @@ func (m *matrix) addSides(kind string, a *attribution.Result, planted []pulse) {
 }
 
 // addPlants counts probes by plant, the causes that the report names, and the probes that are in no share.
-func (m *matrix) addPlants(what []*plant, a *attribution.Result, planted []pulse) {
+func (m *matrix) addPlants(what []*plant, a *attribution.Result, planted *records) {
 	for i := range a.Rows {
 		row := &a.Rows[i]
 		m.probes++
 		m.invented(what, a, row)
-		sides, names := truth(row, planted)
+		sides, names := planted.truth(row)
 		said := row.Side
 		switch len(sides) {
 		case 0:

@@ -22,7 +22,7 @@ type switches struct {
 }
 
 func newSwitches(tid int) (*switches, error) {
-	const pages = 512
+	const pages = 8192 // two million switches of 16 bytes: a card's model causes 20,000 per second
 	attr := unix.PerfEventAttr{Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_DUMMY,
 		Size:        unix.PERF_ATTR_SIZE_VER5,
 		Sample_type: unix.PERF_SAMPLE_TIME, Bits: unix.PerfBitContextSwitch | unix.PerfBitSampleIDAll |
@@ -41,24 +41,26 @@ func newSwitches(tid int) (*switches, error) {
 }
 
 // stop ends the record, and returns when the thread did not have its core.
-func (w *switches) stop() (off []pulse) {
+func (w *switches) stop() ([]pulse, error) {
 	const headAt = 1024 // data_head in struct perf_event_mmap_page
 	unix.IoctlSetInt(w.fd, unix.PERF_EVENT_IOC_DISABLE, 0)
-	off = offCore(w.ring[os.Getpagesize():], binary.NativeEndian.Uint64(w.ring[headAt:]))
-	unix.Munmap(w.ring)
-	unix.Close(w.fd)
-	return off
+	defer unix.Close(w.fd)
+	defer unix.Munmap(w.ring)
+	return offCore(w.ring[os.Getpagesize():], binary.NativeEndian.Uint64(w.ring[headAt:]))
 }
 
 // offCore reads the records of context switches up to head. None has been overwritten: the kernel writes no more when
-// the ring is full.
-func offCore(ring []byte, head uint64) (off []pulse) {
+// the ring is full, which is an error, because the thread would seem to have had its core.
+func offCore(ring []byte, head uint64) (off []pulse, err error) {
 	out := int64(0)
+	if head+64 > uint64(len(ring)) {
+		return nil, fmt.Errorf("context switches fill %d bytes, and later ones are missing", len(ring))
+	}
 	for at := uint64(0); at+8 <= head && head <= uint64(len(ring)); {
 		kind, misc, size := binary.NativeEndian.Uint32(ring[at:]), binary.NativeEndian.Uint16(ring[at+4:]),
 			uint64(binary.NativeEndian.Uint16(ring[at+6:]))
 		if size < 8 || at+size > head {
-			return off
+			break
 		}
 		if kind == unix.PERF_RECORD_SWITCH && size >= 16 {
 			now := int64(binary.NativeEndian.Uint64(ring[at+8:]))
@@ -70,7 +72,7 @@ func offCore(ring []byte, head uint64) (off []pulse) {
 		}
 		at += size
 	}
-	return off
+	return off, nil
 }
 
 // pinned returns the thread of a process that is bound to one core, which is its polling thread.
@@ -116,7 +118,8 @@ func lost(s *scene, pid, core int, plant func(tid int) ([]pulse, error)) ([]puls
 		return nil, err
 	}
 	spans, err := plant(tid)
-	return within(w.stop(), spans), err
+	off, serr := w.stop()
+	return within(off, spans), errors.Join(err, serr)
 }
 
 // unplanted records when the polling thread of a process does not have its core, whatever the cause.

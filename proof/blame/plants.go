@@ -71,7 +71,7 @@ var (
 		// which takes the pages
 		"^polling thread waiting in the kernel|^page fault|^polling thread descheduled .* prove$")
 	collected = regexp.MustCompile(
-		"^pause of Go's runtime|^polling thread waiting in the kernel|^polling thread descheduled .* (exe|prove)$")
+		"^pause of Go's runtime|^polling thread waiting in the kernel|^polling thread descheduled .* (exe|prove|memfd:\\S*)$")
 )
 
 var plants = []plant{
@@ -117,7 +117,7 @@ func pulses(r *rand.Rand, length time.Duration) (all []pulse) {
 // each calls on at the beginning of each pulse, and off at its end, and returns the times between.
 func each(s *scene, schedule []pulse, on func(end time.Time) error, off func() error) (out []pulse, err error) {
 	runtime.LockOSThread() // never unlocked: real-time priority ends with the thread
-	_ = realtime(50)
+	_ = realtime(0, 50)
 	for _, p := range schedule {
 		sleepUntil(s.start.Add(time.Duration(p.from)))
 		select {
@@ -190,7 +190,7 @@ func beHog(core, priority int, start int64) error {
 	err = errors.Join(err, unix.SchedSetaffinity(0, &set), unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)),
 		0, 0, 0))
 	if priority > 0 {
-		err = errors.Join(err, realtime(priority))
+		err = errors.Join(err, realtime(0, priority))
 	}
 	if err != nil {
 		return err
@@ -215,8 +215,9 @@ func beHog(core, priority int, start int64) error {
 	return w.Flush()
 }
 
-func realtime(priority int) error {
-	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
+// realtime gives a thread a real-time priority; 0 is this thread.
+func realtime(tid, priority int) error {
+	return unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
 		Priority: uint32(priority)}, 0)
 }
 

@@ -27,22 +27,31 @@ type relay struct {
 
 	mu sync.Mutex
 	// how long a frame is held, by the side that it comes from; negative: it is dropped
-	delay   [2]func(now int64) int64
-	records [2][]pulse
-	dropped int
-	passed  map[string]int64 // when a probe without timestamps came, by what tells it apart
+	delay    [2]func(now int64) int64
+	records  [2][]pulse
+	dropped  int
+	passed   map[string]int // places in passages, by what tells a probe apart
+	passages []passage      // by there
+}
+
+// passage is when a probe and its reply passed the relay: in ns since 1970, 0 if they did not.
+type passage struct {
+	sent      int64 // T1 of a STAMP packet, there otherwise
+	there, on int64 // the probe came, and went on
+	back, off int64 // the reply
 }
 
 type frame struct {
 	came, due int64 // ns since 1970
 	from      int
 	data      []byte
-	sent      int64 // T1 of a STAMP packet, in ns since 1970
+	sent      int64 // see passage
+	passage   int
 	planted   bool
 }
 
 func newRelay(in *testbed.Namespace, stamp bool) (*relay, error) {
-	r := &relay{stamp: stamp, done: make(chan struct{}), passed: map[string]int64{}}
+	r := &relay{stamp: stamp, done: make(chan struct{}), passed: map[string]int{}}
 	err := in.Do(func() (err error) {
 		for i, name := range []string{relayNear, relayFar} {
 			if r.fds[i], err = packetSocket(name); err != nil {
@@ -90,7 +99,7 @@ func (r *relay) plant(from int, delay func(now int64) int64) (finish func() []pu
 func (r *relay) run() {
 	defer close(r.done)
 	runtime.LockOSThread() // never unlocked: real-time priority ends with the thread
-	_ = realtime(40)
+	_ = realtime(0, 40)
 	buf := make([]byte, 1<<16)
 	for {
 		var wait *unix.Timespec
@@ -124,7 +133,10 @@ func (r *relay) take(from int, data []byte) {
 	f := frame{from: from, came: time.Now().UnixNano(), data: data}
 	f.due = f.came
 	r.mu.Lock()
-	f.sent = r.sentAt(&f)
+	f.passage = r.passage(&f)
+	if f.passage >= 0 {
+		f.sent = r.passages[f.passage].sent
+	}
 	if d := r.delay[from]; d != nil {
 		held := d(f.came)
 		if held < 0 {
@@ -144,31 +156,54 @@ func (r *relay) take(from int, data []byte) {
 	r.line = slices.Insert(r.line, i, f)
 }
 
-// sentAt returns when a probe over IPv4 was sent, of which f or the reply is: T1 of STAMP, or when it came here.
-func (r *relay) sentAt(f *frame) int64 {
+// passage records that a probe over IPv4 or its reply came, and returns its place in r.passages; -1 for other frames.
+func (r *relay) passage(f *frame) int {
 	const protocol, body, icmp = 14 + 9, 14 + 20 + 8, 1
 	if len(f.data) < body+8 {
-		return 0
+		return -1
 	}
+	key, sent := string(f.data[body:body+8]), f.came // run and sequence number
 	if at := body + [2]int{4, 28}[f.from]; r.stamp && f.data[protocol] != icmp && len(f.data) >= at+8 {
 		const epoch = 2_208_988_800 // 1900 to 1970, in seconds
 		t := binary.BigEndian.Uint64(f.data[at:])
-		return (int64(t>>32)-epoch)*1e9 + int64(t&math.MaxUint32*1e9>>32)
+		key, sent = string(f.data[at:at+8]), (int64(t>>32)-epoch)*1e9+int64(t&math.MaxUint32*1e9>>32)
 	}
-	key := string(f.data[body : body+8]) // run and sequence number
-	if f.from == 0 {
-		r.passed[key] = f.came
-		return f.came
+	k, known := r.passed[key]
+	switch {
+	case f.from == 0:
+		k = len(r.passages)
+		r.passed[key] = k
+		r.passages = append(r.passages, passage{sent: sent, there: f.came})
+	case known:
+		r.passages[k].back = f.came
+	default:
+		return -1
 	}
-	return r.passed[key]
+	return k
+}
+
+// wire returns when the probes passed so far.
+func (r *relay) wire() []passage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.passages)
 }
 
 func (r *relay) send(f *frame) {
 	_, _ = unix.Write(r.fds[1-f.from], f.data)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now().UnixNano()
 	if f.planted {
-		r.mu.Lock()
-		r.records[f.from] = append(r.records[f.from], pulse{from: f.came, to: time.Now().UnixNano(), sent: f.sent})
-		r.mu.Unlock()
+		r.records[f.from] = append(r.records[f.from], pulse{from: f.came, to: now, sent: f.sent})
+	}
+	if f.passage < 0 {
+		return
+	}
+	if p := &r.passages[f.passage]; f.from == 0 {
+		p.on = now
+	} else {
+		p.off = now
 	}
 }
 
