@@ -43,6 +43,9 @@ type Result struct {
 	Timeline []Track `json:"timeline,omitempty"`
 	// Direction is why the network's part has no direction, or empty.
 	Direction string `json:"direction_unknown,omitempty"`
+	// Related says how well the round trips themselves relate the clocks of the hosts, if that is better than what is
+	// stated of them.
+	Related string `json:"clocks_related,omitempty"`
 	// FarLoop is why the responder's loop is not known, or empty.
 	FarLoop string `json:"responder_unknown,omitempty"`
 	// Aligned says how the clocks of the hosts are related if the responder's own report was added, and FarCauses how
@@ -150,8 +153,23 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 	if len(slowest) == 0 || len(sample) == 0 {
 		return nil
 	}
+	slowest, sample = slices.Clone(slowest), slices.Clone(sample)
+	var all []*Probe
+	for _, some := range [][]Probe{slowest, sample} {
+		for i := range some {
+			all = append(all, &some[i])
+		}
+	}
+	far, related := "between sent and seen", ""
+	if about.Direction == "" {
+		far = "synchronised"
+	}
+	if bound := relate(all); bound > 0 {
+		far, about.Direction = "related by the round trips", ""
+		related = "by the round trips themselves, within " + latency.FormatNS(float64(bound))
+	}
 	u := Typical(sample)
-	r := &Result{Usual: u, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy,
+	r := &Result{Usual: u, Related: related, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How, CausesBy: about.CausesBy,
 		Cost: about.Cost, MissedCauses: about.MissedCauses}
 	slowest = sorted(slowest)
 	counts := map[Cause]int{}
@@ -196,7 +214,7 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 	for k, name := range points {
 		clock := ""
 		if known[k] {
-			clock = clockOf(k, about.Stamps, about.Direction == "")
+			clock = clockOf(k, about.Stamps, far)
 		}
 		r.Points = append(r.Points, Point{name, clock})
 	}
@@ -258,15 +276,12 @@ func (r *Result) sortCauses() {
 	}
 }
 
-func clockOf(point int, stamps string, synchronised bool) string {
+func clockOf(point int, stamps, far string) string {
 	switch point {
 	case 2, 7:
 		return "this host's " + stamps
 	case 4, 5:
-		if synchronised {
-			return "the responder's, synchronised"
-		}
-		return "the responder's, between sent and seen"
+		return "the responder's, " + far
 	}
 	return "this host's cycle counter"
 }

@@ -303,8 +303,10 @@ func attributedOf(r *report.Report) *attributed {
 	if a.Cost != "" {
 		out.Known = append(out.Known, Row{"cost of watching", []string{a.Cost}})
 	}
-	if a.Aligned != "" {
-		out.Known = append(out.Known, Row{"the hosts' clocks", []string{a.Aligned}})
+	for _, how := range []string{a.Related, a.Aligned} {
+		if how != "" {
+			out.Known = append(out.Known, Row{"the hosts' clocks", []string{how}})
+		}
 	}
 	const no = "does not apply"
 	nicUnknown := "applies"

@@ -56,10 +56,12 @@ func tailed() *report.Report {
 // and how. A report without attribution has nothing of it.
 func TestAttributedPage(t *testing.T) {
 	r := tailed()
+	r.Attribution.Related, r.Attribution.Aligned = "by the round trips themselves", "aligned by 9 of the slowest"
 	html := show(t, Report, r)
 	for _, want := range []string{"What is p99.9 made of?", "The slowest round trips",
 		"responder&#39;s host, before its loop saw the probe", "unknown part", "reached the responder&#39;s NIC",
 		"What is known, and how", "counters only: no CAP_BPF", "7 more were not kept", "Clocks are not synchronised",
+		"by the round trips themselves", "aligned by 9 of the slowest",
 		"This host: softirq RCU on cpu 0 (weak hint, by counters): 333. Unknown: both"} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page lacks %q", want)
@@ -131,6 +133,7 @@ func TestRights(t *testing.T) {
 // Below the timeline are the five kinds that had a core for the longest, at their times, named in the legend.
 func TestCausesOverTime(t *testing.T) {
 	r := tailed()
+	r.Attribution.Related, r.Attribution.Aligned = "by the round trips themselves", "aligned by 9 of the slowest"
 	html := show(t, Report, r)
 	for _, want := range []string{"1: this host, softirq &lt;RCU&gt; on cpu 0: g, 7.000 ms</li>",
 		"4: responder&#39;s host, softirq &lt;RCU&gt; on cpu 0: d, 4.000 ms</li>", "2 more kinds that took less"} {
