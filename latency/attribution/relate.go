@@ -8,8 +8,8 @@ import (
 
 // relate finds the one-way delays of probes from the probes themselves: neither direction of any of them took less than
 // nothing, and the clocks drift apart by at most mostDrift. It sets There, Back and ClockError where that is more exact
-// than what is stated, and returns the median bound; 0 if it set nothing. No difference of the clocks fits if one of them
-// was set meanwhile.
+// than what is stated, and returns the median bound; 0 if it set nothing. No difference of the clocks fits if one of
+// them was set meanwhile.
 func relate(all []*Probe) (bound int64) {
 	all = slices.DeleteFunc(slices.Clone(all), func(p *Probe) bool {
 		return p.FarSeen == 0 || p.Residence < 0 || abs(p.There+p.Back-p.rest()) > clockGrain
@@ -20,8 +20,8 @@ func relate(all []*Probe) (bound int64) {
 	slices.SortFunc(all, func(a, b *Probe) int { return cmp.Compare(a.Residence, b.Residence) })
 	usual := all[len(all)/2].Residence
 	slices.SortFunc(all, func(a, b *Probe) int { return cmp.Compare(a.Sent, b.Sent) })
-	// The responder's clock is ahead by at most what the way there seems to take, and by at least what the way back does,
-	// negated. A loop that is interrupted between reading its clock and looking at the queue has its T2 too early.
+	// The responder's clock is ahead by at most what the way there seems to take, and by at least what the way back
+	// does, negated. A loop that is interrupted between reading its clock and its queue has its T2 too early.
 	least, most := make([]float64, len(all)), make([]float64, len(all))
 	for i, p := range all {
 		if least[i], most[i] = float64(-p.Back), float64(p.There); p.Residence > 2*usual+clockGrain {
