@@ -30,6 +30,8 @@ type Queue struct {
 	_ [32]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Poll answers waiting frames, at most a batch, and returns the number of replies sent.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	sent := 0

@@ -39,6 +39,8 @@ type Queue struct {
 	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Poll answers waiting frames, at most a batch, and returns the number of replies posted.
 func (q *Queue) Poll(r *fastpath.Responder) int {
 	waiting := atomic.LoadUint32(q.rx.producer) - q.rxTail // nic/memory-order.md: done, then the rest

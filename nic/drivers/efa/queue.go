@@ -108,6 +108,8 @@ type Queue struct {
 	_ [32]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Reasons for which the loop stopped.
 const (
 	faultNone = iota

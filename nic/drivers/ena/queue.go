@@ -74,6 +74,8 @@ type Queue struct {
 	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Poll makes one pass: it receives waiting frames, at most lot, rewrites those that it answers in place, pushes or
 // posts them, and rings the doorbell once. It calls reclaim if there was nothing to answer, or if lot buffers or
 // requests wait. It returns the number of replies.

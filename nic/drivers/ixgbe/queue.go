@@ -57,6 +57,8 @@ type Queue struct {
 	_ [24]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 func (q *Queue) rxRead(slot uint32) *rxRead { return (*rxRead)(unsafe.Add(q.rx, slot*descSize)) }
 func (q *Queue) rxDone(slot uint32) *rxWriteback {
 	return (*rxWriteback)(unsafe.Add(q.rx, slot*descSize))

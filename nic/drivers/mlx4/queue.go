@@ -88,6 +88,8 @@ type Queue struct {
 	_ [44]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Why a queue stopped.
 const (
 	faultNone = iota

@@ -82,6 +82,8 @@ type Queue struct {
 	_ [48]byte // pads to whole cache lines, so that two queues on the heap never share one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Reasons for which a queue stops.
 const (
 	faultNone = iota

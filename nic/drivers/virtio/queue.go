@@ -54,6 +54,8 @@ type Queue struct {
 	_ [32]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
+var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
+
 // Invalid used entries.
 const (
 	wrongRxIndex = 1 + iota
