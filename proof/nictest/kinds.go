@@ -208,6 +208,21 @@ func Taken(t testing.TB, what string, length int, good bool, queue func() Arrive
 	}
 }
 
+// Departs fails the test unless the reply to a test packet has the time of its departure. queue creates a queue in
+// memory that has received frame; reply returns what the device reads, or the buffer if there is no room for the reply.
+func Departs(t testing.TB, queue func(frame []byte) (poll func(*fastpath.Responder) int,
+	reply func() []byte)) {
+	t.Helper()
+	f := Kind{Name: "stamp", Size: 86}.Frame()
+	poll, reply := queue(f)
+	r, first := newKindsResponder(t), append(f, make([]byte, fastpath.MinBuffer)...)
+	r.Slow((*[64]byte)(first), len(f)) // writes the time itself, and knows the source then
+	poll(r)
+	if f := reply(); f[46] != 1<<60>>56 || r.Slowed() > 1 {
+		t.Errorf("a reply, %d by Slow, has no time of departure: %x", r.Slowed(), f[:86])
+	}
+}
+
 // BeforeWrap is where the free-running numbers of a queue and of the device in its test begin for Wraps: the low bits
 // are those of 0.
 const BeforeWrap = ^uint32(0) - 1<<16 + 1
@@ -257,7 +272,7 @@ const (
 // device reports word for each frame.
 func DeviceChecksums(t *testing.T, queue func(t testing.TB, frame []byte, word Word) (arrive func(n int),
 	poll func(*fastpath.Responder) int)) {
-	for _, k := range Kinds() {
+	for _, k := range append(Kinds(), Kind{"udp", false, fastpath.LongFrame, 1}) {
 		if k.Batch != 1 || k.Size > 1500 {
 			continue
 		}

@@ -14,8 +14,9 @@ func FuzzWriteBacks(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 64, 0, 1, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 0, 0, 0, 13, 0})
 	f.Add([]byte{0, 1, 0, 0, 1, 0, 64, 0, 0, 0, 0xff, 0xf0, 0xff, 0xff, 0xff, 0xff, 4, 64, 0, 0, 0, 0, 0, 0})
 	b, r := newBenchQueue(f, nictest.EchoRequest(64)), nictest.NewResponder(f)
+	b.wild = true
 	f.Fuzz(func(t *testing.T, script []byte) {
-		b.reset()
+		b.restart()
 		for i := range b.mask + 1 { // left by an earlier input
 			*b.txDesc(i) = txRead{}
 		}

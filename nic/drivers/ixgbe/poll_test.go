@@ -2,6 +2,7 @@ package ixgbe
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -19,8 +21,10 @@ import (
 // benchQueue is a queue with rings, buffers and doorbells in ordinary memory. The test plays the device.
 type benchQueue struct {
 	*Queue
+	t        testing.TB
 	frame    []byte
 	said     uint32 // additional status bits of each frame
+	wild     bool   // the device also writes slots that it does not have
 	rdt, tdt uint32
 }
 
@@ -28,21 +32,30 @@ func newBenchQueue(t testing.TB, frame []byte) *benchQueue {
 	const ring = 512
 	size := max(2048, len(frame))
 	stride := (size+63)&^63 + 64
-	b := &benchQueue{frame: frame}
-	take := nictest.Carve(t, ring*(2*descSize+stride))
+	b := &benchQueue{t: t, frame: frame}
+	take := nictest.Carve(t, ring*(2*descSize+2*stride))
 	b.Queue = &Queue{
 		rx: take(ring * descSize), tx: take(ring * descSize), buf: take(ring * stride),
 		batches: kit.Words(2 * ring),
 		bufSize: uint32(size), stride: uint32(stride), mask: ring - 1, rdt: &b.rdt, tdt: &b.tdt, iova: 1 << 32,
+		sendBuf: take(ring * stride), sendIOVA: 1 << 33,
 	}
-	b.reset()
+	b.restart()
 	return b
+}
+
+func (b *benchQueue) restart() {
+	b.reset()
+	b.rdt = b.mask // as init writes it
 }
 
 // receive receives the next n frames as the device does: payload, then write-back.
 func (b *benchQueue) receive(n int) {
 	for i := range uint32(n) {
 		slot := (b.rxNext + i) & b.mask
+		if want := (rxRead{1<<32 + uint64(slot*b.stride), 0}); !b.wild && (slot == b.rdt || *b.rxRead(slot) != want) {
+			b.t.Fatalf("slot %d of those before %d is %#x, want %#x", slot, b.rdt, *b.rxRead(slot), want)
+		}
 		copy(unsafe.Slice((*byte)(unsafe.Add(b.buf, slot*b.stride)), len(b.frame)), b.frame)
 		*b.rxDone(slot) = rxWriteback{status: rxDD | rxEOP | b.said, length: uint16(len(b.frame))}
 	}
@@ -91,7 +104,7 @@ func TestFrameLengths(t *testing.T) {
 	}
 	b, r := newBenchQueue(t, make([]byte, 13)), nictest.NewResponder(t)
 	for n := range uint32(65) {
-		check.Equal(t, b.rdt, max(n/32*32, 1)-1, "slots before %d are given back")
+		check.Equal(t, b.rdt, (n/32*32-1)&511, "slots before %d are given back")
 		b.receive(1)
 		b.Poll(r)
 	}
@@ -102,24 +115,174 @@ func TestFrameLengths(t *testing.T) {
 func TestPollWithoutRoom(t *testing.T) {
 	b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
 	ring := unsafe.Slice((*txRead)(b.tx), b.mask+1)
-	for range b.mask {
+	for range 3 {
+		must.OK(t, b.send(b.frame, 0))
+	}
+	for range b.mask - 3 {
 		b.receive(1)
 		must.Equal(t, b.Poll(r), 1, "posted %d replies")
 	}
 	was := slices.Clone(ring)
-	for range 2 {
+	for n, frame := range [][]byte{b.frame, make([]byte, 64), b.frame} {
+		b.frame = frame
 		b.receive(1)
 		must.Equal(t, b.Poll(r), 0, "posted %d replies to a full ring")
+		check.Equal(t, b.txFull.Load(), uint64(n+2)/2, "%d replies found no room")
 	}
-	if n := b.txFull.Load(); n != 2 || !slices.Equal(ring, was) {
-		t.Errorf("%d counted, want 2; ring as it was: %v", n, slices.Equal(ring, was))
-	}
+	check.Same(t, ring, was, "descriptors %x")
+	check.Equal(t, errors.Is(b.send(b.frame, 0), nic.ErrFull), true, "sent to a full ring: %t")
 	stats := r.Stats()
-	check.Equal(t, stats.Answered(), uint64(b.mask)+2, "%d answered")
+	check.Equal(t, stats.Answered(), uint64(b.mask)-1, "%d answered")
 	b.arrive(0)
 	b.Poll(r)
 	b.receive(1)
 	check.Equal(t, b.Poll(r), 1, "posted %d replies to a ring that has room again")
+}
+
+func TestDepartures(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		nictest.Departs(t, func(frame []byte) (func(*fastpath.Responder) int, func() []byte) {
+			b := newBenchQueue(t, frame)
+			if full {
+				b.txRoom = b.txTail
+			}
+			b.receive(1)
+			return b.Queue.Poll, func() []byte { return unsafe.Slice((*byte)(b.buf), b.bufSize) }
+		})
+	}
+}
+
+// sent is the frame of a transmit, as the device reads it.
+func (b *benchQueue) sent(n uint32, more uint32) []byte {
+	d := *b.transmit(n)
+	length := d.cmd & 0xFFFF
+	check.Equal(b.t, [2]uint32{d.cmd, d.status},
+		[2]uint32{length | 3<<20 | 1<<24 | 1<<25 | 1<<29 | more, length << 14}, "command and status: %#x")
+	if d.addr >= b.sendIOVA {
+		check.Equal(b.t, d.addr, b.sendIOVA+uint64(n&b.mask*b.stride), "Send's buffer at %#x")
+		return unsafe.Slice((*byte)(unsafe.Add(b.sendBuf, d.addr-b.sendIOVA)), length)
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(b.buf, d.addr-b.iova)), length)
+}
+
+// Each pass posts its replies, of which the last requests a write-back, in all rounds of the ring. A reply of Slow may
+// be longer than its request.
+func TestTransmits(t *testing.T) {
+	c := nictest.KindsConfig()
+	c.STAMPBase = true
+	r := must.Get(fastpath.New(c))(t)
+	for _, c := range []struct {
+		frame []byte
+		size  int // of its reply
+	}{{nictest.EchoRequest(64), 64}, {nictest.EchoRequest(2048), 2048},
+		{nictest.Kind{Name: "stamp", Size: 60}.Frame(), 86}} {
+		b := newBenchQueue(t, c.frame)
+		for pass := uint32(1); b.txTail < 3*512; pass++ {
+			first, slot, n := b.txTail, b.rxNext, pass%32+1
+			b.arrive(int(n))
+			skip := uint32(0)
+			if pass%5 == 0 {
+				b.rxDone(slot & 511).length = 0 // is refused
+				skip = 1
+			}
+			must.Equal(t, uint32(b.Poll(r)), n-skip, "%d replies")
+			for i := skip; i < n; i++ {
+				more := uint32(0)
+				if i == n-1 {
+					more = 1 << 27
+				}
+				f := b.sent(first+i-skip, more)
+				check.Equal(t, unsafe.Pointer(&f[0]), unsafe.Add(b.buf, (slot+i)&511*b.stride), "the reply is at %p")
+				check.Equal(t, len(f), c.size, "the reply has %d bytes")
+				check.Same(t, f[:6], c.frame[6:12], "the reply is to % x")
+			}
+			check.Equal(t, *b.batch(first), batch{first + n - skip, slot}, "the pass is %d")
+			check.Equal(t, b.tdt, b.txTail&511, "doorbell %d")
+		}
+	}
+}
+
+// What is done up to the oldest pass that is still being sent is taken back, and slots of those passes are refilled.
+func TestReclaim(t *testing.T) {
+	for done, want := range [][3]uint32{{0, 511, 0}, {3, 514, 3}, {4, 515, 5}, {8, 519, 9}} {
+		b, r := newBenchQueue(t, nictest.EchoRequest(64)), nictest.NewResponder(t)
+		for _, n := range []int{3, 2, 4} {
+			b.receive(n)
+			if n == 2 {
+				b.rxDone(3).length = 0 // is refused
+			}
+			b.Poll(r)
+		}
+		if done < 2 {
+			b.txDesc(7).status |= txDD // the last pass is done early
+		}
+		for _, last := range []uint32{2, 3, 7}[:done] {
+			b.txDesc(last).status |= txDD
+		}
+		b.Poll(r)
+		check.Equal(t, [3]uint32{b.txDone, b.txRoom, b.refilled}, want, "done, room and refilled: %d")
+	}
+}
+
+// Send copies a frame into a buffer of the queue, and a pass without frames takes back what was sent.
+func TestSend(t *testing.T) {
+	b, r, f := newBenchQueue(t, nil), nictest.NewResponder(t), nictest.EchoRequest(2048)
+	for n := range uint32(3 * 512) {
+		f[0] = byte(n)
+		must.OK(t, b.send(f, txStamp))
+		check.Same(t, b.sent(n, 1<<27|1<<19), f, "% x")
+		check.Equal(t, [3]uint32{b.tdt, b.txDone, b.rxNext}, [3]uint32{(n + 1) & 511, n, 0}, "doorbell, done, slots %d")
+		b.arrive(0)
+		if n%2 == 0 { // otherwise Send does
+			b.Poll(r)
+			check.Equal(t, b.txDone, n+1, "%d are done")
+		}
+	}
+}
+
+// Recv takes frames in all rounds of the ring, and what was sent is taken back meanwhile.
+func TestRecv(t *testing.T) {
+	b, buf := newBenchQueue(t, nictest.EchoRequest(64)), make([]byte, 65)
+	b.said = rxStamp
+	for n := range uint32(3 * 512) {
+		b.frame[40] = byte(n)
+		must.OK(t, b.send(b.frame, 0))
+		b.arrive(1)
+		size, at, status := b.recv(buf)
+		check.Equal(t, [2]uint32{uint32(size), status}, [2]uint32{64, 1 | 2 | 1<<16}, "bytes and status %#x")
+		check.Equal(t, at != 0, true, "has a time: %t")
+		check.Same(t, buf, append(slices.Clone(b.frame), 0), "% x")
+		check.Equal(t, [4]uint32{b.rxNext, b.txDone, b.refilled, b.rdt}, [4]uint32{n + 1, n + 1, n + 1,
+			((n+1)/32*32 - 1) & 511}, "received, sent, refilled and given: %d")
+	}
+	must.OK(t, b.send(b.frame, 0))
+	b.arrive(0)
+	size, at, status := b.recv(buf)
+	check.Equal(t, [4]int64{int64(size), at, int64(status), int64(b.txDone)}, [4]int64{-1, 0, 0, 3*512 + 1},
+		"nothing received: %d")
+}
+
+// A reset leaves nothing of earlier frames.
+func TestReset(t *testing.T) {
+	b := newBenchQueue(t, nil)
+	b.mask = 255
+	rings := [2][]rxRead{unsafe.Slice((*rxRead)(b.rx), 257), unsafe.Slice((*rxRead)(b.tx), 257)}
+	for i := range uint64(257) {
+		rings[0][i], rings[1][i] = rxRead{i, i}, rxRead{i, i}
+	}
+	for i, n := range []*uint32{&b.rxNext, &b.refilled, &b.posted, &b.txTail, &b.txDone, &b.txRoom, &b.most} {
+		*n = 77 * uint32(i+1)
+	}
+	b.delta, b.rxStatus = 0, nil
+	b.reset()
+	for i := range uint64(256) {
+		check.Equal(t, [2]rxRead{rings[0][i], rings[1][i]}, [2]rxRead{{1<<32 + i*2112, 0}, {}}, "descriptors %#x")
+	}
+	check.Equal(t, [2]rxRead{rings[0][256], rings[1][256]}, [2]rxRead{{256, 256}, {256, 256}}, "behind the rings: %#x")
+	check.Equal(t, [7]uint32{b.rxNext, b.refilled, b.posted, b.txTail, b.txDone, b.txRoom, b.most},
+		[7]uint32{0, 0, 0, 0, 0, 255, 2034}, "numbers: %d")
+	check.Equal(t, b.delta, 1<<32-uint64(uintptr(b.buf)), "delta %#x")
+	check.Equal(t, b.rxStatus, unsafe.Add(b.rx, 8), "status words at %p")
 }
 
 func BenchmarkPoll(b *testing.B) {

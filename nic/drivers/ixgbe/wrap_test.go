@@ -16,6 +16,6 @@ func TestNumbersWrap(t *testing.T) {
 		t.Errorf("slot %d, transmit %d: the test does not reach the end", b.rxNext, b.txTail)
 	}
 	b.receive(3) // not taken
-	b.reset()
+	b.restart()
 	nictest.Wraps(t, nictest.NewResponder(t), b.arrive, b.Queue.Poll)
 }
