@@ -3,6 +3,7 @@ package virtio
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -91,8 +92,10 @@ func TestNoBufferIsSplit(t *testing.T) {
 // after it was sent, over many rounds of both rings, with used entries in any order.
 func TestReply(t *testing.T) {
 	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
+		frames := uint64(0)
 		for round := range 40 {
 			n := 1 + round*7%31
+			frames += uint64(n)
 			ids := map[uint32]bool{}
 			for range n {
 				ids[b.receive(b.frame)] = true
@@ -116,6 +119,10 @@ func TestReply(t *testing.T) {
 			}
 			b.Poll(r)
 		}
+		b.receive(make([]byte, 14)) // is not answered
+		b.Poll(r)
+		check.Equal(t, [4]uint64{b.rxFrames.Load(), b.rxBytes.Load(), b.txFrames.Load(), b.txBytes.Load()},
+			[4]uint64{frames + 1, frames*64 + 14, frames, frames * 64}, "frames and bytes received and sent: %d")
 		b.gather()
 		if n := len(b.taken); n+int(b.rx.next-b.posted) < testRing-refillBatch {
 			t.Errorf("the device has %d buffers of %d after all", n, testRing)
@@ -232,21 +239,30 @@ func TestLies(t *testing.T) {
 			if fresh.rx.packed && (c.wrong == wrongRxIndex || c.wrong == wrongTxIndex) {
 				continue // there is no index
 			}
-			b := newTestQueue(t, fresh.rx.packed)
-			c.lie(b)
-			for range 3 {
-				b.Poll(r)
+			for _, recv := range []bool{false, true} {
+				b := newTestQueue(t, fresh.rx.packed)
+				c.lie(b)
+				if recv && strings.HasSuffix(c.name, "twice") {
+					continue // Recv returns the buffer at once
+				}
+				for range 3 {
+					if recv {
+						b.recv(make([]byte, testLen))
+					} else {
+						b.Poll(r)
+					}
+				}
+				if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
+					t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong,
+						b.badLength.Load(), c.bad)
+				}
+				if c.wrong != 0 {
+					t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
+				}
+				b.restart()
+				b.arrive(5)
+				check.Equal(t, b.Poll(r), 5, c.name+": %d replies of 5 after a reset")
 			}
-			if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
-				t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong,
-					b.badLength.Load(), c.bad)
-			}
-			if c.wrong != 0 {
-				t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
-			}
-			b.restart()
-			b.arrive(5)
-			check.Equal(t, b.Poll(r), 5, c.name+": %d replies of 5 after a reset")
 		}
 	})
 }
@@ -334,9 +350,11 @@ func TestSendReceive(t *testing.T) {
 				t.Fatalf("Recv %d: %d bytes at %d", i, n, at)
 			}
 		}
-		if n, _ := b.recv(buf); n != -1 {
-			t.Errorf("Recv of nothing: %d bytes", n)
-		}
+		n, at := b.recv(buf)
+		check.Equal(t, [2]int64{int64(n), at}, [2]int64{-1, 0}, "Recv of nothing: %d")
+		const frames = 3*testRing + 3 // the first three by Poll
+		check.Equal(t, [4]uint64{b.rxFrames.Load(), b.rxBytes.Load(), b.txFrames.Load(), b.txBytes.Load()},
+			[4]uint64{frames, frames * 64, frames, frames * 64}, "frames and bytes received and sent: %d")
 	})
 }
 
@@ -358,6 +376,21 @@ func TestReplyBesideSend(t *testing.T) {
 		b.finish(0)
 		b.arrive(5)
 		check.Equal(t, b.Poll(r), 5, "%d replies of 5 afterwards")
+	})
+}
+
+func TestDepartures(t *testing.T) {
+	both(t, func(t *testing.T, fresh *testQueue, _ *fastpath.Responder) {
+		for _, full := range []bool{false, true} {
+			nictest.Departs(t, func(frame []byte) (func(*fastpath.Responder) int, func() []byte) {
+				b := newTestQueue(t, fresh.rx.packed)
+				if full {
+					*b.has(0) |= inSend
+				}
+				check.Equal(t, b.receive(frame), 0, "received into buffer %d")
+				return b.Queue.Poll, func() []byte { return b.buffer(0)[headerLen:] }
+			})
+		}
 	})
 }
 

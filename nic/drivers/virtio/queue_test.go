@@ -67,7 +67,7 @@ func (b *testQueue) next(r *ring, n uint32) (id uint32, addr uint64, length uint
 	if r.packed {
 		at := n % testRing * 16
 		flags := *half(r.desc, at+14)
-		if flags>>7&1 != wrap(n) || flags>>15&1 == wrap(n) {
+		if flags>>7&1 != wrap(n) || flags>>15&1 == wrap(n) || flags&^(1<<7|1<<15|2) != 0 {
 			return 0, 0, 0, false, false
 		}
 		return uint32(*half(r.desc, at+12)), *(*uint64)(unsafe.Add(r.desc, at)), *word(r.desc, at+8), flags&2 != 0, true
@@ -120,8 +120,8 @@ func (b *testQueue) receive(frame []byte) (id uint32) {
 }
 
 func (b *testQueue) transmit() (id uint32, addr uint64, frame []byte, ok bool) {
-	id, addr, n, _, ok := b.next(&b.tx, b.txAt)
-	if !ok {
+	id, addr, n, write, ok := b.next(&b.tx, b.txAt)
+	if !ok || write {
 		return 0, 0, nil, false
 	}
 	b.txAt++

@@ -44,7 +44,12 @@ func TestResetForgetsAll(t *testing.T) {
 				}
 			}
 		}
+		b.sendNext, b.distrusted, b.delta, b.posted = 3, wrongRxID, 0, 0
 		b.Queue.reset()
+		check.Equal(t, [2]uint64{uint64(b.posted), b.delta + uint64(uintptr(b.buf))}, [2]uint64{testRing, testIOVA},
+			"buffers posted, and the address of the first: %#x")
+		check.Equal(t, [6]uint32{b.sendNext, b.distrusted, b.rx.seen, b.tx.next, b.tx.seen, b.rx.next},
+			[6]uint32{5: testRing}, "numbers: %d")
 		for i, owner := range owners {
 			check.Equal(t, owner, inReceive, fmt.Sprintf("owner of buffer %d: %%#x", i))
 		}
