@@ -85,7 +85,7 @@ type Queue struct {
 
 	failed polling.Counter // frames that an error of the send queue left unsent; written by the watch
 
-	_ [44]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [48]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}

@@ -85,7 +85,27 @@ func TestNoBufferIsSplit(t *testing.T) {
 			}
 			b.finish(id)
 		}
+		whole, fit := 0, 0
+		for id := range uint64(testRing) {
+			if !split(b.sendBuf, id*stride) {
+				whole++
+			}
+		}
+		for b.send(b.frame) == nil {
+			fit++
+		}
+		check.Equal(t, fit, whole, "%d frames are on their way")
 	})
+}
+
+// A buffer that ends with a huge page is in one piece.
+func TestCrosses(t *testing.T) {
+	b := newTestQueueOf(t, false, 9152, 9026)
+	end := hugePage - uintptr(b.buf)%hugePage
+	for off, want := range map[int]bool{0: false, -1: true, -9025: true, -9026: false, -9027: false} {
+		base := unsafe.Add(b.buf, int(end)+off-3*9152)
+		check.Equal(t, b.crosses(base, 3), want, fmt.Sprintf("from %d on: crosses: %%t", off))
+	}
 }
 
 // TestReply: a reply is in the buffer of its request, with a cleared header, and the buffer returns to the receive ring
@@ -172,16 +192,22 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// Buffers are given back 32 at a time.
+// Buffers are given back 32 at a time, by Recv in the call after.
 func TestThirtyTwoAtATime(t *testing.T) {
-	both(t, func(t *testing.T, b *testQueue, r *fastpath.Responder) {
-		b.frame = make([]byte, 64) // is not answered
-		for n := range uint32(65) {
-			check.Equal(t, b.posted, testRing+n/32*32, "buffers before %d are given back")
-			check.Equal(t, b.bells[0] != noBell, n > 0 && n%32 == 0, "notified: %t")
-			b.bells[0] = noBell
-			b.arrive(1)
-			b.Poll(r)
+	both(t, func(t *testing.T, fresh *testQueue, r *fastpath.Responder) {
+		for _, take := range []func(*testQueue){func(b *testQueue) { b.Poll(r) }, func(b *testQueue) {
+			b.recv(make([]byte, 64))
+			b.recv(nil)
+		}} {
+			b := newTestQueue(t, fresh.rx.packed)
+			b.frame = make([]byte, 64) // is not answered
+			for n := range uint32(65) {
+				check.Equal(t, b.posted, testRing+n/32*32, "buffers before %d are given back")
+				check.Equal(t, b.bells[0] != noBell, n > 0 && n%32 == 0, "notified: %t")
+				b.bells[0] = noBell
+				b.arrive(1)
+				take(b)
+			}
 		}
 	})
 }
@@ -209,53 +235,67 @@ func TestRefillNotifies(t *testing.T) {
 // TestLies: invalid used entries are counted with a reason, and cause no access outside of the buffers.
 func TestLies(t *testing.T) {
 	both(t, func(t *testing.T, fresh *testQueue, r *fastpath.Responder) {
+		// after three frames, each entry is the next, unless it is said otherwise
+		rx := func(id, length uint32) func(*testQueue) {
+			return func(b *testQueue) { b.use(&b.rx, 3, id, length) }
+		}
 		for _, c := range []struct {
-			name  string
-			lie   func(b *testQueue)
-			wrong uint32 // as distrusted has it
-			bad   uint64 // as badLength has it
+			name    string
+			lie     func(b *testQueue)
+			wrong   uint32 // as distrusted has it
+			culprit uint32
+			bad     uint64 // as badLength has it
 		}{
-			{"receive: no such buffer", func(b *testQueue) { b.use(&b.rx, 0, testRing, 100) }, wrongRxID, 0},
-			{"receive: far beyond", func(b *testQueue) { b.use(&b.rx, 0, 0xffff, 100) }, wrongRxID, 0},
+			{"receive: no such buffer", rx(testRing, 100), wrongRxID, testRing, 0},
+			{"receive: far beyond", rx(0xffff, 100), wrongRxID, 0xffff, 0},
 			{"receive: the same buffer twice", func(b *testQueue) {
 				// a request, because other frames are returned at once
 				n := uint32(headerLen + copy(b.buffer(7)[headerLen:], b.frame))
-				b.use(&b.rx, 0, 7, n)
-				b.use(&b.rx, 1, 7, n)
-			}, wrongRxID, 0},
-			{"receive: longer than the buffer", func(b *testQueue) { b.use(&b.rx, 0, 7, testLen+1) }, 0, 1},
-			{"receive: 4 GiB", func(b *testQueue) { b.use(&b.rx, 0, 7, ^uint32(0)) }, 0, 1},
-			{"receive: shorter than its header", func(b *testQueue) { b.use(&b.rx, 0, 7, 11) }, 0, 1},
-			{"receive: shorter than Ethernet's", func(b *testQueue) { b.use(&b.rx, 0, 7, 25) }, 0, 1},
-			{"receive: the shortest", func(b *testQueue) { b.use(&b.rx, 0, 7, 26) }, 0, 0},
-			{"receive: the longest", func(b *testQueue) { b.use(&b.rx, 0, 7, testLen) }, 0, 0},
-			{"receive: nothing", func(b *testQueue) { b.use(&b.rx, 0, 7, 0) }, 0, 1},
-			{"receive: the index jumps", func(b *testQueue) { b.jump(&b.rx, testRing+1) }, wrongRxIndex, 0},
-			{"receive: the index goes back", func(b *testQueue) { b.jump(&b.rx, -1) }, wrongRxIndex, 0},
-			{"transmit: nothing was", func(b *testQueue) { b.tx.next++; b.finish(3) }, wrongTxID, 0},
-			{"transmit: no such buffer", func(b *testQueue) { b.tx.next++; b.finish(testRing) }, wrongTxID, 0},
-			{"transmit: the index jumps", func(b *testQueue) { b.tx.next++; b.jump(&b.tx, 2) }, wrongTxIndex, 0},
+				b.use(&b.rx, 3, 7, n)
+				b.use(&b.rx, 4, 7, n)
+			}, wrongRxID, 7, 0},
+			{"receive: a buffer that is being sent from", func(b *testQueue) {
+				id := b.receive(b.frame)
+				b.Poll(r)
+				b.use(&b.rx, 4, id, 100)
+			}, wrongRxID, 3, 0},
+			{"receive: longer than the buffer", rx(7, testLen+1), 0, 0, 1},
+			{"receive: 4 GiB", rx(7, ^uint32(0)), 0, 0, 1},
+			{"receive: shorter than its header", rx(7, 11), 0, 0, 1},
+			{"receive: shorter than Ethernet's", rx(7, 25), 0, 0, 1},
+			{"receive: the shortest", rx(7, 26), 0, 0, 0},
+			{"receive: the longest", rx(7, testLen), 0, 0, 0},
+			{"receive: nothing", rx(7, 0), 0, 0, 1},
+			{"receive: the index jumps", func(b *testQueue) { b.jump(&b.rx, 3+testRing+1) }, wrongRxIndex,
+				3 + testRing + 1, 0},
+			{"receive: the index goes back", func(b *testQueue) { b.jump(&b.rx, 2) }, wrongRxIndex, 1<<16 + 2, 0},
+			{"transmit: nothing was", func(b *testQueue) { b.tx.next++; b.finish(3) }, wrongTxID, 3, 0},
+			{"transmit: no such buffer", func(b *testQueue) { b.tx.next++; b.finish(testRing) }, wrongTxID, testRing, 0},
+			{"transmit: the index jumps", func(b *testQueue) { b.tx.next++; b.jump(&b.tx, 5) }, wrongTxIndex, 5, 0},
 		} {
 			if fresh.rx.packed && (c.wrong == wrongRxIndex || c.wrong == wrongTxIndex) {
 				continue // there is no index
 			}
 			for _, recv := range []bool{false, true} {
 				b := newTestQueue(t, fresh.rx.packed)
+				b.arrive(3)
+				b.Poll(r)
+				b.arrive(0)
+				b.Poll(r)
 				c.lie(b)
 				if recv && strings.HasSuffix(c.name, "twice") {
 					continue // Recv returns the buffer at once
 				}
-				for range 3 {
-					if recv {
-						b.recv(make([]byte, testLen))
-					} else {
+				for n := range 3 {
+					if !recv {
 						b.Poll(r)
+					} else if size, at := b.recv(make([]byte, testLen)); n == 2 {
+						check.Equal(t, [2]int64{int64(size), at}, [2]int64{-1, 0}, c.name+": received %d")
 					}
 				}
-				if b.distrusted != c.wrong || b.badLength.Load() != c.bad {
-					t.Errorf("%s: distrusted %d, want %d; %d bad lengths, want %d", c.name, b.distrusted, c.wrong,
-						b.badLength.Load(), c.bad)
-				}
+				check.Equal(t, [3]uint32{b.distrusted, b.culprit, uint32(b.badLength.Load())},
+					[3]uint32{c.wrong, c.culprit, uint32(c.bad)}, c.name+": distrusted, culprit, bad lengths: %d")
+				b.owned(t)
 				if c.wrong != 0 {
 					t.Log(c.name, "-", fmt.Sprintf(wrongs[b.distrusted], b.culprit))
 				}
@@ -268,6 +308,16 @@ func TestLies(t *testing.T) {
 }
 
 func (b *testQueue) jump(r *ring, to int) { *half(r.device, 2) = uint16(to) }
+
+// owned fails the test unless each buffer is in the receive ring or in a reply, and not in both.
+func (b *testQueue) owned(t testing.TB) {
+	t.Helper()
+	for i, o := range unsafe.Slice((*uint8)(b.owner), testRing) {
+		if (o&inReply != 0) == (o&inReceive != 0) || o&inReply != 0 && o != inReply {
+			t.Fatalf("buffer %d is given to %#b", i, o)
+		}
+	}
+}
 
 // FuzzUsed: with arbitrary bytes in the device's parts of the rings, passes end, no buffer is used twice, and after a
 // reset the queue works.
@@ -305,11 +355,7 @@ func FuzzUsed(f *testing.F) {
 				b.send(b.frame)
 			}
 			b.Poll(r)
-			for i := range uint32(testRing) {
-				if o := *(*uint8)(unsafe.Add(b.owner, i)); o&inReply != 0 && o != inReply {
-					t.Fatalf("buffer %d is given to two: %#b", i, o)
-				}
-			}
+			b.owned(t)
 			if n := b.tx.next - b.tx.seen; n > testRing {
 				t.Fatalf("%d transmits in a ring of %d", n, testRing)
 			}
@@ -334,7 +380,12 @@ func TestSendReceive(t *testing.T) {
 		if sent != 0 { // the first buffer's number is the first reply's
 			t.Errorf("%d frames were taken beside a reply of the same number", sent)
 		}
-		buf := make([]byte, 2048)
+		buf, full := make([]byte, 2048), newTestQueue(t, b.rx.packed)
+		full.arrive(testRing)
+		for range testRing {
+			n, _ := full.recv(buf)
+			must.Equal(t, n, 64, "Recv of a frame of a full ring: %d bytes")
+		}
 		for i := range 3 * testRing {
 			b.arrive(0)
 			b.frame[20] = byte(i)
@@ -350,11 +401,14 @@ func TestSendReceive(t *testing.T) {
 				t.Fatalf("Recv %d: %d bytes at %d", i, n, at)
 			}
 		}
+		must.OK(t, b.send(bytes.Repeat([]byte{1}, testLen)))
+		_, _, frame, _ := b.transmit()
+		check.Equal(t, frame[testLen], 0, "Send writes %d behind its buffer")
 		n, at := b.recv(buf)
 		check.Equal(t, [2]int64{int64(n), at}, [2]int64{-1, 0}, "Recv of nothing: %d")
 		const frames = 3*testRing + 3 // the first three by Poll
 		check.Equal(t, [4]uint64{b.rxFrames.Load(), b.rxBytes.Load(), b.txFrames.Load(), b.txBytes.Load()},
-			[4]uint64{frames, frames * 64, frames, frames * 64}, "frames and bytes received and sent: %d")
+			[4]uint64{frames, frames * 64, frames + 1, frames*64 + testLen}, "frames and bytes received and sent: %d")
 	})
 }
 
@@ -367,6 +421,7 @@ func TestReplyBesideSend(t *testing.T) {
 		if n := b.Poll(r); n != 0 || b.txFull.Load() != 1 {
 			t.Errorf("%d replies, %d dropped", n, b.txFull.Load())
 		}
+		b.owned(t)
 		if id, addr, _, ok := b.transmit(); !ok || addr != b.sendIOVA {
 			t.Errorf("buffer %d at %#x is sent, there %v", id, addr, ok)
 		}

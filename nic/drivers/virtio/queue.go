@@ -51,7 +51,7 @@ type Queue struct {
 	sendIOVA uint64
 	sendNext uint32
 
-	_ [32]byte // to whole cache lines, so that the heap puts no two queues into one
+	_ [36]byte // to whole cache lines, so that the heap puts no two queues into one
 }
 
 var _ [0]byte = [unsafe.Sizeof(Queue{}) % 64]byte{}
@@ -350,8 +350,7 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 			id, length = e.id, e.len
 		}
 		at := int64(polling.TSC())
-		own := (*uint8)(unsafe.Add(q.owner, id&q.rx.mask))
-		if id > q.rx.mask || *own&inReceive == 0 {
+		if id > q.rx.mask || *q.has(id)&inReceive == 0 {
 			q.distrust(wrongRxID, id)
 			return -1, 0
 		}
@@ -363,7 +362,6 @@ func (q *Queue) recv(buf []byte) (int, int64) {
 			copy(buf, unsafe.Slice((*byte)(unsafe.Add(q.buf, id*q.stride+headerLen)), n))
 			q.rxBytes.Add(uint64(n))
 		}
-		*own &^= inReceive
 		q.rx.seen++
 		q.rxFrames.Add(1)
 		q.arm(id)

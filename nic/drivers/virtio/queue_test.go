@@ -39,7 +39,7 @@ func newTestQueueOf(t testing.TB, packed bool, stride, length uint32) *testQueue
 	take := nictest.Carve(t, 6*area+2*testRing*int(stride))
 	b := &testQueue{frame: nictest.EchoRequest(64)}
 	b.Queue = &Queue{bufLen: length, stride: stride, iova: testIOVA,
-		owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing)))}
+		owner: unsafe.Pointer(unsafe.SliceData(make([]byte, testRing+1)))}
 	for i, r := range []*ring{&b.rx, &b.tx} {
 		*r = ring{index: uint32(i), mask: testRing - 1, shift: uint8(bits.TrailingZeros(testRing)), packed: packed,
 			desc: take(area), driver: take(area), device: take(area), bell: unsafe.Pointer(&b.bells[i])}

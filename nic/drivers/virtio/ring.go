@@ -45,7 +45,6 @@ func (r *ring) reset() {
 	a := r.areas()
 	clear(unsafe.Slice((*byte)(r.desc), a[0]))
 	clear(unsafe.Slice((*byte)(r.device), a[2]))
-	clear(unsafe.Slice((*byte)(r.driver), a[1]))
 	*(*uint32)(r.driver) = availNoInterrupt
 	if r.packed {
 		*(*uint32)(r.driver) = eventDisable
