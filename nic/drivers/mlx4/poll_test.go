@@ -3,12 +3,14 @@ package mlx4
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"testing"
 	"unsafe"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/kit"
@@ -329,6 +331,10 @@ func TestSlotForgetsSends(t *testing.T) {
 // On an invalid completion the queue stops and reports what it saw. A frame with a bad checksum is counted.
 func TestBadCompletions(t *testing.T) {
 	const syndrome = uint64(0x01)<<24 | 0x68<<16
+	takes := []func(*benchQueue) bool{
+		func(b *benchQueue) bool { return b.Poll(rig.NewResponder(t)) == 1 },
+		func(b *benchQueue) bool { n, _ := b.recv(make([]byte, 64)); return n == 64 },
+	}
 	for name, c := range map[string]struct {
 		last uint64
 		want string
@@ -337,26 +343,31 @@ func TestBadCompletions(t *testing.T) {
 		"opcode": {done(0x05, 0, 0, 9), "opcode 0x05, of a send false"},
 		"send":   {done(0x4A, 0, 0, 9), "opcode 0x0a, of a send true"},
 	} {
-		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
-		b.completion(b.rxCQ, 0).last = c.last
-		check.Equal(t, b.Poll(r), 0, name+": %d replies")
-		check.Equal(t, b.fault.Load(), faultReceive, name+": fault %d")
-		check.Contains(t, b.faultText(), c.want)
-		b.arrive(1)
-		check.Equal(t, b.Poll(r), 0, name+": %d replies after it")
+		for _, taken := range takes {
+			b := newBenchQueue(t, rig.Echo(64), true)
+			b.completion(b.rxCQ, 0).last = c.last
+			check.Equal(t, taken(b), false, name+": taken: %t")
+			check.Equal(t, b.fault.Load(), faultReceive, name+": fault %d")
+			check.Contains(t, b.faultText(), c.want)
+			b.arrive(1)
+			check.Equal(t, taken(b), false, name+": taken after it: %t")
+		}
 	}
-	for kind := range uint8(5) { // up to 3 the opcodes are those of received frames
-		b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
+	for _, taken := range takes {
+		for kind := range uint8(5) { // up to 3 the opcodes are those of received frames
+			b := newBenchQueue(t, rig.Echo(64), true)
+			b.arrive(1)
+			b.completion(b.rxCQ, 0).last = done(kind, 0, 0, b.shift)
+			check.Equal(t, taken(b), kind < 4, fmt.Sprintf("opcode %d: taken: %%t", kind))
+		}
+		b := newBenchQueue(t, rig.Echo(64), true)
 		b.arrive(1)
-		b.completion(b.rxCQ, 0).last = done(kind, 0, 0, b.shift)
-		check.Equal(t, b.Poll(r) == 1, kind < 4, fmt.Sprintf("opcode %d: answered: %%t", kind))
+		b.completion(b.rxCQ, 0).flags = cqeBadFCS
+		if taken(b) || b.badRx.Load() != 1 || b.fault.Load() != faultNone {
+			t.Errorf("a frame with a bad checksum: %d counted, fault %d", b.badRx.Load(), b.fault.Load())
+		}
 	}
 	b, r := newBenchQueue(t, rig.Echo(64), true), rig.NewResponder(t)
-	b.arrive(1)
-	b.completion(b.rxCQ, 0).flags = cqeBadFCS
-	if b.Poll(r) != 0 || b.badRx.Load() != 1 || b.fault.Load() != faultNone {
-		t.Errorf("a frame with a bad checksum: %d counted, fault %d", b.badRx.Load(), b.fault.Load())
-	}
 	for b.askTail == 0 {
 		b.arrive(1)
 		b.Poll(r)
@@ -575,6 +586,66 @@ func TestSendAfterManyReplies(t *testing.T) {
 	for range 512 {
 		must.OK(t, b.send(rig.Echo(64)))
 	}
+}
+
+// Send copies a frame into one of its buffers, of which each is used, and rings the doorbell if there is no BlueFlame.
+func TestSend(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		for size, blocks := range map[int]uint32{98: 2, 300: 1} {
+			b, f := newBenchQueue(t, rig.Echo(300), push), rig.Echo(size)
+			for n := range uint32(3 * ring) {
+				f[0], f[size-1], b.doorbell = byte(n), byte(n), 0
+				at, iova, _ := b.out.Next(b.txDone)
+				must.OK(t, b.send(f))
+				check.Same(t, unsafe.Slice((*byte)(at), size), f, "the buffer holds % x")
+				w := b.wqe(n*blocks, blocks)
+				if size == 98 {
+					frame, _ := decode(t, w, 16)
+					check.Same(t, frame, f, "the WQE holds % x")
+				} else {
+					low, high := mlxkit.NewData(300, 0x1200, iova).Words()
+					check.Equal(t, *(*[2]uint64)(unsafe.Pointer(&w[16])), [2]uint64{low, high}, "data segment %#x")
+				}
+				rung := uint32(0)
+				if !push {
+					rung = swap(benchQPN << 8)
+				}
+				check.Equal(t, [3]uint32{b.doorbell, b.txTail, b.txRung}, [3]uint32{rung, (n + 1) * blocks,
+					(n + 1) * blocks}, "doorbell, posted and announced blocks: %#x")
+				b.sendAll()
+			}
+			check.Equal(t, b.pushed.Load(), uint64(3*ring)*uint64(blocks-1), "%d are pushed")
+			check.Equal(t, b.pointed.Load(), uint64(3*ring)*uint64(2-blocks), "%d are pointed to")
+			at, _, _ := b.out.Next(b.txDone)
+			b.txRoom = 0
+			check.Equal(t, errors.Is(b.send(f), nic.ErrFull), true, "sent without room: %t")
+			same, _, _ := b.out.Next(b.txDone)
+			check.Equal(t, same, at, "the next buffer is at %p")
+			check.Equal(t, b.txTail, 3*ring*blocks, "%d blocks")
+		}
+	}
+}
+
+// Recv takes frames in all rounds of the ring, and what was sent is taken back meanwhile.
+func TestRecv(t *testing.T) {
+	b, buf := newBenchQueue(t, rig.Echo(64), true), make([]byte, 65)
+	b.askEvery = 1
+	for n := range uint32(3 * ring) {
+		b.frame[40] = byte(n)
+		must.OK(t, b.send(b.frame))
+		b.arrive(1)
+		size, at := b.recv(buf)
+		must.Equal(t, size, 64, "received %d bytes")
+		check.Equal(t, at != 0, true, "has a time: %t")
+		check.Same(t, buf, append(bytes.Clone(b.frame), 0), "% x")
+		check.Equal(t, [4]uint32{b.rxNext, b.txDone, b.freed, b.records[0]}, [4]uint32{n + 1, 2 * (n + 1), n + 1,
+			swap(ring + (n+1)/8*8)}, "received, sent, free and given: %d")
+	}
+	must.OK(t, b.send(b.frame))
+	b.arrive(0)
+	size, at := b.recv(buf)
+	check.Equal(t, [3]int64{int64(size), at, int64(b.txDone)}, [3]int64{-1, 0, 2 * (3*ring + 1)},
+		"nothing received: %d")
 }
 
 // Frames that are shorter than the inline minimum are padded with zeros, as they would be on the wire.
