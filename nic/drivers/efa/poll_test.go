@@ -70,10 +70,10 @@ func (b *benchQueue) arrive(n int) {
 		b.rxDone[b.pair]++
 		c := (*rxCompletion)(unsafe.Add(b.Queue.rx[0].at, b.rx&b.rxMask*rxCQE))
 		c.from = b.handle | b.imm<<32
-		w := d.ctrl&0xFFFF | uint64(b.rx>>b.rxShift&1^1)<<cqPhase | cqReceived | uint64(p.number)<<cqPair | uint64(
-			b.length+p.skip)<<cqLength
+		w := d.ctrl&0xFFFF | uint64(b.rx>>b.rxShift&1^1)<<24 | 2<<25 | uint64(p.number)<<32 |
+			uint64(b.length+p.skip)<<48
 		if b.imm != 0 {
-			w |= cqImmediate
+			w |= 1 << 27
 		}
 		c.common = w
 		b.rx++
@@ -92,9 +92,8 @@ func (b *benchQueue) complete(status uint64) {
 			slices.Reverse(ids)
 		}
 		for _, id := range ids {
-			*(*uint64)(unsafe.Add(b.Queue.tx[0].at, b.tx&b.txMask*txCQE)) = id | status<<cqStatus | uint64(
-				b.tx>>b.txShift&1^1)<<cqPhase |
-				cqSent | uint64(p.number)<<cqPair
+			*(*uint64)(unsafe.Add(b.Queue.tx[0].at, b.tx&b.txMask*txCQE)) = id | status<<16 |
+				uint64(b.tx>>b.txShift&1^1)<<24 | 1<<25 | uint64(p.number)<<32
 			b.tx++
 		}
 	}
@@ -302,6 +301,55 @@ func TestRefusals(t *testing.T) {
 	if b.failed[13].Load() != 1 || b.failed[15].Load() != 1 || b.failed[statuses].Load() != 1 || b.fault.Load() != 0 {
 		t.Errorf("sends by status: %v, fault %d", b.failed, b.fault.Load())
 	}
+}
+
+// What becomes of a message and of a send if one bit of the first word of their completion is inverted, from bit 0 on:
+// "." as if it were not, "b" counted as bad, "F" counted as bad and "X" not counted and the queue stops, "-" not there.
+func TestEachBitOfCompletions(t *testing.T) {
+	outcome := func(b *benchQueue, counted uint64, done bool) string {
+		switch fault := b.fault.Load() != faultNone; {
+		case fault && counted == 1:
+			return "F"
+		case fault && counted == 0:
+			return "X"
+		case counted == 1:
+			return "b"
+		case counted == 0 && done:
+			return "."
+		}
+		return "-"
+	}
+	receives, polled, sends := "", "", ""
+	for bit := range 64 {
+		for _, recv := range []bool{false, true} {
+			b, r, taken := newBenchQueue(t, 16, 64, false), newResponder(t), false
+			b.arrive(1)
+			*(*uint64)(b.Queue.rx[0].at) ^= 1 << bit
+			if recv {
+				n, _ := b.recv(make([]byte, 1<<16))
+				taken = n > 0
+				receives += outcome(b, b.badRx.Load(), taken)
+			} else {
+				taken = b.Poll(r) == 1
+				polled += outcome(b, b.badRx.Load(), taken)
+			}
+			check.Equal(t, b.Queue.rx[0].head == 1, b.fault.Load() != faultRxID && bit != 24, "it is taken: %t")
+		}
+		b, r, failed := newBenchQueue(t, 16, 64, false), newResponder(t), uint64(0)
+		b.arrive(1)
+		b.Poll(r)
+		b.complete(statusOK)
+		*(*uint64)(b.Queue.tx[0].at) ^= 1 << bit
+		b.reclaim()
+		for i := range b.failed {
+			failed += b.failed[i].Load()
+		}
+		sends += outcome(b, failed, b.pairs[0].done == 1)
+	}
+	//                             slot             status   phase, kind, immediate, operation
+	check.Equal(t, polled, "........XXXXXXXX"+"Fbbbbbbb"+"-bb.bbbb"+"XXXXXXXXXXXXXXXX"+".....b........bb", "Poll: %s")
+	check.Equal(t, receives, "........XXXXXXXX"+"Fbbbbbbb"+"-bb.bbbb"+"XXXXXXXXXXXXXXXX"+"....-b........bb", "Recv: %s")
+	check.Equal(t, sends, "XXXXXXXXXXXXXXXX"+"bbbbbbbb"+"-XX....."+"XXXXXXXXXXXXXXXX"+"................", "sends: %s")
 }
 
 // An unknown sender's message waits in its slot, and is answered once the handle is known; messages beyond the limit
