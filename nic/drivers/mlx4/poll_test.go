@@ -255,6 +255,7 @@ func TestPointerWQE(t *testing.T) {
 	b.arrive(1)
 	b.Poll(r)
 	check.Equal(t, b.pushed.Load(), 1, "%d frames of the greatest length that goes inline went so")
+	check.Equal(t, [2]uint32{inlineMax(1), inlineMax(4)}, [2]uint32{44, 224}, "one block and four take %d bytes")
 	b = newBenchQueue(t, rig.Echo(225), true)
 	b.arrive(1)
 	if b.Poll(r) != 1 || b.txTail != 1 {
@@ -269,6 +270,7 @@ func TestPointerWQE(t *testing.T) {
 // Blocks that the device may read ahead are stamped with the owner bit that makes them invalid, in every lap: those
 // that were freed, and before the first lap all. The headroom is never posted.
 func TestStamps(t *testing.T) {
+	check.Equal(t, headroom, 33, "%d blocks are not posted, of 64 bytes: 2 KiB, and the one that is executed")
 	r := rig.NewResponder(t)
 	b := newBenchQueue(t, rig.Echo(150), true)
 	for range 3000 {
