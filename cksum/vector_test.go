@@ -37,7 +37,7 @@ func TestVectorSumEqualsWords(t *testing.T) {
 
 // Blocks is the sum modulo 65535, with vectors if the processor has them, and without.
 func TestBlocks(t *testing.T) {
-	const longest = 32 * 20
+	const longest = 32 * 40
 	random := make([]byte, longest+32)
 	rand.NewChaCha8([32]byte{1}).Read(random)
 	for _, buf := range [][]byte{random, bytes.Repeat([]byte{0xff}, longest+32), make([]byte, longest+32)} {
