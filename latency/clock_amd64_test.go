@@ -1,11 +1,13 @@
 package latency
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func TestSteadyTSC(t *testing.T) {
@@ -23,6 +25,14 @@ func TestSteadyTSC(t *testing.T) {
 			t.Errorf("%q: steady %v, notes %q", flags, steady, notes)
 		}
 	}
+}
+
+func TestSteadyTSCOfThisMachine(t *testing.T) {
+	var want []string
+	steady := steadyTSC(string(must.Get(os.ReadFile("/proc/cpuinfo"))(t)), &want)
+	_, got, notes := counterSource()
+	check.Equal(t, got, steady, "steady: %t")
+	check.Same(t, notes, want, "notes %q")
 }
 
 func TestTSCRateOfThePage(t *testing.T) {

@@ -51,6 +51,19 @@ func TestClockAgreesWithKernel(t *testing.T) {
 		i.StepNS > 1000 || i.Method == "" {
 		t.Errorf("info %+v", i)
 	}
+	i := c.Info()
+	kernel, _ := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	check.Equal(t, i.Kernel, strings.TrimSpace(string(kernel)), "the kernel's clock %q")
+	source, steady, notes := counterSource()
+	check.Equal(t, i.Source, source, "source %q")
+	check.Equal(t, i.Steady, steady, "steady: %t")
+	check.Same(t, i.Notes[:len(notes)], notes, "notes %q")
+	tick := 1e9 / i.Frequency
+	for what, ticks := range map[string]float64{"step": i.StepNS / tick, "256 reads": 255 * i.ReadNS / tick} {
+		if ticks < 0.5 || ticks > 1e9 || math.Abs(ticks-math.Round(ticks)) > 1e-6*ticks {
+			t.Errorf("%s: %v ticks", what, ticks)
+		}
+	}
 }
 
 func TestNanoseconds(t *testing.T) {
@@ -111,6 +124,7 @@ func TestTightestReading(t *testing.T) {
 	})
 	check.OK(t, err)
 	check.Equal(t, got, reading{1020, 40, 1}, "%v")
+	check.Equal(t, n, 64, "of %d readings")
 	_, err = tightest(func() (before, after uint64, ns int64, err error) { return 0, 0, 0, os.ErrInvalid })
 	check.Equal(t, err, os.ErrInvalid, "%v")
 }
@@ -138,6 +152,8 @@ func TestDifferencesBetweenReads(t *testing.T) {
 		check.Equal(t, d.mean, fastest, "mean %v")
 	}
 	check.Equal(t, (&differences{}).step(), 1, "step %d of none")
+	few := differences{n: 302, seen: map[uint64]int{26: 299, 7: 3}}
+	check.Equal(t, few.step(), 26, "step %d, with others in less than 1 %%")
 }
 
 // Values that the polling loop counted in ticks have the same value in nanoseconds, within the loop's resolution.

@@ -49,7 +49,7 @@ func TestFormatRate(t *testing.T) {
 func TestFormatBits(t *testing.T) {
 	for b, want := range map[float64]string{1: "1 bit/s", 1e3: "1 kbit/s", 1e6: "1 Mbit/s", 1e9: "1 Gbit/s",
 		1e12: "1000 Gbit/s", 672: "672 bit/s", 33_600: "33.6 kbit/s", 1e7: "10 Mbit/s",
-		9_940_000: "9.94 Mbit/s", 2.5e9: "2.5 Gbit/s", 4e11: "400 Gbit/s"} {
+		9_944_000: "9.94 Mbit/s", 2.5e9: "2.5 Gbit/s", 4e11: "400 Gbit/s"} {
 		if got := FormatBits(b); got != want {
 			t.Errorf("%v: %q, want %q", b, got, want)
 		}

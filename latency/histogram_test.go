@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -18,6 +19,7 @@ func TestIndexIsHdrHistograms(t *testing.T) {
 	check.Equal(t, h.Export().SignificantFigures, digits, "%d digits")
 	check.Equal(t, HDRBuckets*HDRSubBuckets/2+HDRSubBuckets/2, countsLen, "%d counters in its geometry")
 	check.Equal(t, HDRSubBuckets, 2048, "%d linear steps")
+	check.Equal(t, highestValue, int64(time.Hour), "the highest value is %d ns")
 	values := []int64{0, 1, 2046, 2047, 2048, 2049, 4095, 4096, highestValue - 1, highestValue}
 	for shift := range 41 {
 		values = append(values, 1<<shift-1, 1<<shift, 1<<shift+1, rand.Int64N(1<<shift))
@@ -42,6 +44,7 @@ func TestFromBuckets(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	check.Equal(t, FromBuckets([]Bucket{{1000, 3000, 2}}).Mean(), 2000, "mean of a wide one: %v")
 	got = FromBuckets([]Bucket{{4096, 4097, 1}, {4098, 4099, 2}}) // both in the first counter
 	check.Same(t, slices.Collect(got.Buckets), []Bucket{{4096, 4099, 3}}, "%v")
 }
@@ -50,6 +53,9 @@ func TestFromCounts(t *testing.T) {
 	got, want := FromCounts([]int64{5, -1, 9000, 7}, []int64{2, 1, 3, 0}),
 		FromValues([]int64{5, 5, -1, 9000, 9000, 9000})
 	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got, want := FromCounts([]int64{3, 5}, []int64{0, 2}), FromValues([]int64{5, 5}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -75,8 +75,8 @@ func sortedAfter(values []int64, v int64) int {
 // However values are divided between runs, intervals and histograms, each of these agrees with the sorted values.
 func TestHistogramsAgreeWithSortedValues(t *testing.T) {
 	rnd := random.New(t)
-	for range 30 {
-		values := random.Nanoseconds(rnd, rnd.IntN(400))
+	for range 50 {
+		values := random.Nanoseconds(rnd, rnd.IntN(1<<rnd.IntN(10)))
 		agrees(t, "FromValues", FromValues(values), slices.Clone(values))
 		var parts []*Histogram
 		for rest := values; len(rest) > 0; {

@@ -62,7 +62,6 @@ func NewRecorder(c *Clock, o RecorderOptions) (*Recorder, error) {
 		return nil, fmt.Errorf("interval %v is shorter than 10ms", o.Interval)
 	}
 	r := &Recorder{clock: c, opt: o, length: c.Ticks(o.Interval)}
-	r.runs = make([]Run, 0, 64)
 	r.sent = r.newTrack(MainSeries)
 	if o.OpenLoop {
 		r.intended = r.newTrack(MainSeries)

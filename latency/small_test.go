@@ -1,12 +1,19 @@
 package latency
 
 import (
+	"math"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/random"
 )
 
 func TestFormatSigned(t *testing.T) {
@@ -23,7 +30,11 @@ func TestRefineMax(t *testing.T) {
 	check.Equal(t, h.Max, 5001, "max %d")
 	h.RefineMax(9000)
 	check.Equal(t, h.Max, 5001, "max %d")
+	one := FromValues([]int64{5000})
+	one.RefineMax(5001)
+	check.Equal(t, one.Max, 5001, "max %d of a single value")
 	empty := FromValues(nil)
+	empty.RefineMax(-1)
 	empty.RefineMax(0)
 	empty.RefineMax(1)
 	check.Equal(t, empty.Max, 0, "max %d of an empty histogram")
@@ -51,20 +62,34 @@ func TestPercentiles(t *testing.T) {
 		}
 	}
 	check.Same(t, got, []Percentile{{0, 1, 1}, {0.25, 1, 1}, {0.5, 2, 2}}, "%v")
+	got = slices.Collect(FromValues([]int64{7}).Percentiles(1))
+	check.Same(t, got, []Percentile{{0, 7, 1}, {1, 7, 1}}, "%v")
 	for range FromValues(nil).Percentiles(5) {
 		t.Error("a point of an empty histogram")
 	}
 }
 
+// Each bucket of a loop counts as its middle, but none above the greatest value, which is exact.
 func TestFromNanoseconds(t *testing.T) {
-	var counts [polling.Buckets]uint64
-	counts[polling.Bucket(1000)], counts[polling.Bucket(50)] = 2, 1
-	h := FromNanoseconds(&counts, 1003)
-	check.Equal(t, h.Count, 3, "%d values")
-	check.Equal(t, h.Max, 1003, "max %d")
-	if h.Min < 49 || h.Min > 51 {
-		t.Errorf("min %d", h.Min)
+	rnd := random.New(t)
+	for range 50 {
+		var counts [polling.Buckets]uint64
+		var values []int64
+		for _, i := range append(rnd.Perm(polling.Buckets - 1)[:rnd.IntN(5)], polling.Buckets-2) {
+			n := 1 + rnd.IntN(5)
+			counts[i] = uint64(n)
+			middle := polling.Lowest(i) + (polling.Lowest(i+1)-polling.Lowest(i))/2
+			values = append(values, slices.Repeat([]int64{int64(middle)}, n)...)
+		}
+		want := FromValues(values)
+		want.Max++
+		if got := FromNanoseconds(&counts, uint64(want.Max)); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
 	}
+	var short [polling.Buckets]uint64
+	short[polling.Bucket(1<<20)] = 1
+	check.Equal(t, FromNanoseconds(&short, 1<<20).Min, 1<<20, "min %d of the lowest value of a bucket")
 	check.Equal(t, FromNanoseconds(new([polling.Buckets]uint64), 7).Max, 0, "max %d of no values")
 	var longest [polling.Buckets]uint64 // of the last bucket only the lowest value is known
 	longest[polling.Buckets-1] = 1
@@ -82,6 +107,7 @@ func TestKindsOfSeries(t *testing.T) {
 		check.Equal(t, OneWay(name), name == ThereSeries || name == BackSeries, name+" is one-way: %t")
 	}
 	check.Equal(t, FindStat("p99").Quantile, 0.99, "p99 is quantile %v")
+	check.Equal(t, FindStat("min"), &Stats[0], "min is %v")
 	check.Equal(t, FindStat("p98") == nil, true, "p98 is missing: %t")
 }
 
@@ -98,12 +124,50 @@ func TestEndTwice(t *testing.T) {
 	check.Same(t, rec.Runs, []Run{{0, 10}}, "runs %v")
 	check.Equal(t, len(rec.Series[0].Intervals), 1, "%d intervals")
 	check.Equal(t, rec.RawDropped, 0, "%d single samples dropped of a recorder that keeps none")
-	check.Equal(t, r.Follow().AddTo(new(Tally)), 1, "%d intervals of the only series")
+	check.Equal(t, rec.Start, testClock().Time(10), "start %v")
+	check.Equal(t, rec.End, testClock().Time(20), "end %v")
+	var followed Tally
+	check.Equal(t, r.Follow().AddTo(&followed), 1, "%d intervals of the only series")
+	check.Equal(t, followed.Histogram().Min, 1, "min %d")
 	check.Equal(t, r.Runs(), 1, "%d runs")
 	_, err := NewRecorder(testClock(), RecorderOptions{Interval: 10*time.Millisecond - 1})
 	check.Fails(t, "an interval below 10 ms", err, nil, "shorter than 10ms")
 	_, err = NewRecorder(testClock(), RecorderOptions{Interval: 10 * time.Millisecond})
 	check.OK(t, err)
+}
+
+// A recorder tells whether it counted a round trip, and keeps as many samples as asked for.
+func TestRecordOne(t *testing.T) {
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{Raw: 1}))(t)
+	check.Equal(t, r.Record(1, 1, 2), false, "counted before the run: %t")
+	r.Begin(10)
+	check.Equal(t, r.Record(11, 11, 12), true, "counted: %t")
+	r.Record(12, 12, 15)
+	r.End(20)
+	rec := r.Recording()
+	check.Same(t, rec.Raw, []Sample{{2, 1, 1}}, "samples %v")
+	check.Equal(t, rec.RawDropped, 1, "%d dropped")
+	check.Equal(t, math.Round(FromValues([]int64{1}).Wait().StdDev*1e4), 2887, "deviation of a wait %v / 10,000")
+}
+
+// A recorder's memory is resident before it records.
+func TestMemoryIsTouched(t *testing.T) {
+	r := must.Get(NewRecorder(testClock(), RecorderOptions{Raw: 1 << 20}))(t)
+	raw := r.raw[:cap(r.raw)]
+	for what, b := range map[string][]byte{
+		"samples":   unsafe.Slice((*byte)(unsafe.Pointer(&raw[0])), len(raw)*int(unsafe.Sizeof(raw[0]))),
+		"intervals": r.sent.arena.first.data[:],
+	} {
+		page := uintptr(unix.Getpagesize())
+		from := (uintptr(unsafe.Pointer(&b[0])) + page - 1) &^ (page - 1)
+		size := (uintptr(unsafe.Pointer(&b[0])) + uintptr(len(b)) - from) &^ (page - 1)
+		pages := make([]byte, size/page)
+		if _, _, e := unix.Syscall(unix.SYS_MINCORE, from, size, uintptr(unsafe.Pointer(&pages[0]))); e != 0 {
+			t.Fatal("mincore: ", e)
+		}
+		missing := len(slices.DeleteFunc(pages, func(b byte) bool { return b&1 != 0 }))
+		check.Equal(t, missing, 0, what+": %d pages are not resident")
+	}
 }
 
 func newArena() *arena {

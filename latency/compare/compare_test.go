@@ -25,15 +25,17 @@ func TestCompareAnonymous(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		a, b host.Facts
-		hide int // how many of the two are anonymous
+		hide int // how many of the two are anonymous; -1: the first one, but it names its machine
 		want string
 		not  string
 	}{
 		{"the same", facts("x", "6.1.0-a", "quiet"), facts("x", "6.1.0-a", "quiet"), 0, "", "kernel"},
 		{"two machines", facts("x", "6.1.0-a", ""), facts("y", "6.1.0-a", ""), 0, "measured on x (6.1.0-a), b on y (6.1.0-a)", ""},
+		{"two machines of known names", facts("x", "6.1.0", ""), facts("y", "6.1.0", ""), -1, "measured on x (6.1.0), b on y (6.1.0)", "unnamed"},
 		{"another suffix", facts("x", "6.1.0-a", ""), facts("x", "6.1.0-b", ""), 0, "measured on x (6.1.0-a), b on x (6.1.0-b)", ""},
 		{"other settings", facts("x", "6.1.0", "quiet isolcpus=3"), facts("x", "6.1.0", "quiet nosmt"), 0, "only a has isolcpus=3, only b has nosmt", ""},
 		{"the order of settings", facts("x", "6.1.0", "quiet nosmt"), facts("x", "6.1.0", "nosmt quiet"), 0, "", "kernel"},
+		{"an unknown host", facts("x", "6.1.0", ""), facts("", "6.1.0", ""), 0, "a was measured on x (6.1.0), b on none (6.1.0)", ""},
 		{"an unknown command line", facts("x", "6.1.0", "quiet"), facts("x", "6.1.0", ""), 0, "", "kernel"},
 		{"one anonymous", facts("x", "6.1.0-a", "quiet"), facts("x", "6.1.0-a", "quiet"), 1, "leaves its machine unnamed", "was measured on"},
 		{"both anonymous", facts("x", "6.1.0-a", "quiet"), facts("y", "6.1.0-b", "nosmt"), 2, "leaves its machine unnamed", "kernel command line"},
@@ -42,9 +44,10 @@ func TestCompareAnonymous(t *testing.T) {
 		a, b := synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report(),
 			synthetic.Link{Median: 10_000, Rate: 1000, Seconds: 1}.Report()
 		a.Label, b.Label, a.Host, b.Host = "a", "b", c.a, c.b
-		for _, r := range []*report.Report{b, a}[:c.hide] {
+		for _, r := range []*report.Report{b, a}[:max(c.hide, 0)] {
 			r.Anonymize()
 		}
+		a.Anonymous = a.Anonymous || c.hide < 0
 		notes := strings.Join(Reports(a, b).Notes, "\n")
 		if !strings.Contains(notes, c.want) || c.not != "" && strings.Contains(notes, c.not) {
 			t.Errorf("%s: want %q and not %q:\n%s", c.name, c.want, c.not, notes)
@@ -120,6 +123,16 @@ func TestSeveralTables(t *testing.T) {
 		!strings.Contains(notes, "up to 10 %") {
 		t.Errorf("want %q: %s", want, notes)
 	}
+	few, _ := machines(3, 2, false, steady, 0) // not tested
+	if notes := strings.Join(Reports(a, few, few).Notes, "\n"); strings.Contains(notes, "tables have verdicts") {
+		t.Errorf("of no table: %s", notes)
+	}
+	check.Contains(t, severalTables(30), "up to 100 %")
+	for r := range 4 {
+		few.Host.Findings = append(few.Host.Findings, host.Finding{Severity: "serious", What: fmt.Sprint((3 * r) % 4)})
+	}
+	notes := Reports(few, a).Notes
+	check.Equal(t, slices.IsSorted(notes) && len(notes) >= 4, true, "sorted: %t")
 }
 
 // Several tables share the rate of false marks: each row of many is tested at its share of the level, and a row that no
@@ -132,6 +145,12 @@ func TestAmong(t *testing.T) {
 			(want == Unknown) != strings.Contains(r[0].Why, "no verdict is possible") {
 			t.Errorf("%d tables: %+v", tables, r)
 		}
+	}
+	none := *b
+	none.Series = nil
+	for _, p := range []Pair{Among(1, []Stat{p50}, a, &none), Among(1, []Stat{p50}, &none, b),
+		Reports(a, &none).Pairs[0]} {
+		check.Equal(t, len(p.Rows), 0, "%d rows without samples")
 	}
 }
 
@@ -181,7 +200,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		a, b := machines(seed, 10, true, steady, 0.02)
 		row := find(Reports(a, b), "p50")
-		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 ||
+		if row.Verdict != Slower || row.How != "10 pairs of runs" || row.Least < own || row.Lo > 80 || row.Hi < 80 || row.Lo <= 0 ||
 			row.P > tableLevel {
 			t.Errorf("seed %d: %+v; want slower by about 80 ns", seed, row)
 		}
@@ -208,6 +227,11 @@ func TestBenchsOwnShift(t *testing.T) {
 	if row := find(Reports(b, a), "p50"); row.Verdict != Unknown || row.Lo > 0 || row.Hi < 0 {
 		t.Errorf("backwards: %+v", row)
 	}
+	a.Resolution = 0.02
+	p := Pair{A: a, B: b, clocks: 7}
+	p.see()
+	row = p.row(p50, 0.005)
+	check.Equal(t, row.Allowed, 7+0.02*row.Base, "%v ns are allowed for clocks and coarse values, which is more")
 	a, b = machines(1, 10, true, m, 0.015)
 	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.Lo <= 0 {
 		t.Errorf("60 ns: %+v", row)
@@ -254,6 +278,13 @@ func TestApart(t *testing.T) {
 	b.Start = a.Start
 	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.How != "8+8 runs" {
 		t.Errorf("at the same time: %+v", row)
+	}
+	m := steady
+	m.Noise = 0.0005
+	a, b = machines(1, 8, false, m, 0.03)
+	b.Start = a.Start
+	if row := find(Reports(a, b), "p50"); row.Least <= 0 || row.Least > own/2 {
+		t.Errorf("steady runs of two benches: %+v", row)
 	}
 }
 
@@ -305,6 +336,77 @@ func TestTooFewSamples(t *testing.T) {
 	}
 }
 
+// At most 64 samples of each side are tested: neighbours are joined, or runs left out if the other side has few. A
+// percentile needs enough samples in each run of both sides.
+func TestManyRuns(t *testing.T) {
+	for _, c := range []struct {
+		a, b        int   // runs
+		each, eachB int64 // samples in each
+		stat, how   string
+	}{
+		{10, 200, 200, 200, "p50", "10+64 runs, one after the other"},
+		{10, 65, 200, 200, "p50", "10+64 runs, one after the other"},
+		{40, 100, 200, 200, "p50", "20+50 runs, each joined from 2, one after the other"},
+		{64, 64, 200, 200, "p50", "64+64 runs, one after the other"},
+		{65, 65, 200, 200, "p50", "32+32 runs, each joined from 2, one after the other"},
+		{16, 128, 200, 200, "p50", "8+64 runs, each joined from 2, one after the other"},
+		{15, 128, 200, 200, "p50", "15+64 runs, one after the other"},
+		{128, 15, 200, 200, "p50", "64+15 runs, one after the other"},
+		{16, 16, 100, 50, "p90", "8+8 runs, each joined from 2, one after the other"},
+		{16, 16, 50, 100, "p90", "8+8 runs, each joined from 2, one after the other"},
+		{16, 16, 100, 100, "p90", "16+16 runs, one after the other"},
+	} {
+		side := func(runs int, samples int64) *report.Report {
+			r := &report.Report{Label: "r", Series: []*latency.Series{{Name: latency.MainSeries}}}
+			for i := range int64(runs) {
+				r.Runs = append(r.Runs, latency.Run{Start: i * 1e9, End: (i + 1) * 1e9})
+				h := latency.FromCounts([]int64{1000 + i%7}, []int64{samples})
+				r.Series[0].Intervals = append(r.Series[0].Intervals,
+					latency.Interval{Start: i * 1e9, End: (i + 1) * 1e9, Histogram: h})
+			}
+			r.Series[0].Sum()
+			return r
+		}
+		a, b := side(c.a, c.each), side(c.b, c.eachB)
+		b.Start = b.Start.Add(1000 * time.Second)
+		check.Equal(t, find(Reports(a, b), c.stat).How, c.how, fmt.Sprintf("%d and %d runs: %%q", c.a, c.b))
+	}
+}
+
+// What another tool's output says of its runs decides whether they can be tested, and how far apart they count.
+func TestForeignRuns(t *testing.T) {
+	for _, c := range []struct {
+		f     *report.Foreign
+		why   string
+		apart float64 // if the runs are at the same time, and 5 lengths apart
+		later float64
+	}{
+		{nil, "", 0, 5},
+		{&report.Foreign{Points: []latency.Percentile{}}, "r has percentiles only", 3, 3},
+		{&report.Foreign{Single: "sorted"},
+			"r counts as one run (sorted), and a verdict needs 8 of each side: put one file for each", 3, 3},
+		{&report.Foreign{Timed: true}, "", 1, 5},
+	} {
+		r := of(1)
+		r.Foreign = c.f
+		for _, p := range []Pair{{A: r, B: of(1)}, {A: of(1), B: r}} {
+			check.Equal(t, p.distance(parts(1), parts(1)), c.apart, "%v lengths")
+			check.Equal(t, p.distance(parts(1), []part{{5e9, 6e9, nil}}), c.later, "%v lengths")
+		}
+		if got := untestable(r); !strings.HasPrefix(got, c.why) || c.why == "" && got != "" {
+			t.Errorf("%q, want %q", got, c.why)
+		}
+	}
+	check.Equal(t, moreRuns(of(1)), "use rebound-bench run -runs, or -ab", "%q")
+	r := of(make([]int64, 19)...)
+	for n, want := range map[int]string{19: "p50 needs 20 samples, r has 19",
+		20: "r has 1 run, and a verdict needs 8 of each side"} {
+		r.Series[0].Total = latency.FromValues(make([]int64, n))
+		_, why := (&Pair{A: r, B: r, runsA: parts(n), runsB: parts(n)}).collect(p50, 0.01)
+		check.Contains(t, why, want)
+	}
+}
+
 // A log has the ends of intervals in microseconds, report.json the ends of runs in nanoseconds: this causes no interval
 // to be lost.
 func TestIntervalsOfRuns(t *testing.T) {
@@ -330,7 +432,7 @@ func TestMissingRun(t *testing.T) {
 	s := a.Main()
 	s.Intervals = append(s.Intervals[:4], s.Intervals[6:]...) // the third run's
 	s.Sum()
-	if row := find(Reports(a, b), "p50"); row.How != "11 pairs of runs" || row.Verdict != Noise ||
+	if row := find(Reports(a, b), "p50"); row.How != "11 pairs of runs" || row.Verdict != Noise || row.P > 1 ||
 		math.Abs(row.Percent()) > 5 {
 		t.Errorf("%+v", row)
 	}
@@ -426,7 +528,8 @@ func TestFixedOrder(t *testing.T) {
 		change(a, b)
 		c := Reports(a, b)
 		row := find(c, "p50")
-		if row.Verdict != Unknown || !row.Tested() || row.Lo > 0 || !strings.Contains(row.Why, "fixed order") ||
+		if row.Verdict != Unknown || row.How != "10 pairs of runs, in a fixed order" || row.Lo > 0 ||
+			!strings.Contains(row.Why, "fixed order") ||
 			!strings.Contains(c.Pairs[0].Visible(), "bench run -ab") {
 			t.Errorf("%s: %+v, %q", name, row, c.Pairs[0].Visible())
 		}
@@ -460,6 +563,8 @@ func TestVisible(t *testing.T) {
 			}
 		}
 	}
+	one := Pair{Rows: []Row{{Stat: p50, How: "8 runs", Base: 100, Least: 5}}}
+	check.Contains(t, one.Visible(), "could have been seen: p50 5 %; to see")
 	if c := Reports(machines(4, 10, true, steady, 0.5)); strings.Contains(c.Pairs[0].Visible(), "p50") {
 		t.Errorf("p50 has a verdict: %q", c.Pairs[0].Visible())
 	}
@@ -470,8 +575,8 @@ func TestLevels(t *testing.T) {
 	for all := 1; all <= 14; all++ {
 		for asked := range all + 1 {
 			named, other := levels(asked, all)
-			if sum := float64(asked)*named + float64(all-asked)*other; sum > tableLevel+1e-12 || asked > 0 &&
-				named > askedLevel || asked < all && other <= 0 {
+			if sum := float64(asked)*named + float64(all-asked)*other; asked < all && !near9(sum, tableLevel) ||
+				named > askedLevel || asked == 0 && named != 0 || sum > tableLevel+1e-12 || asked < all && other <= 0 {
 				t.Errorf("%d of %d asked for: %v each, %v each other, %v in all", asked, all, named, other, sum)
 			}
 		}
@@ -483,6 +588,12 @@ func TestLevels(t *testing.T) {
 		p95.Verdict != Slower || !p95.Asked || p90.Tested() || !strings.Contains(p90.Why, "needs 9") {
 		t.Errorf("%+v\n%+v\n%+v", p50, p95, p90)
 	}
+	a.Schedule.Looks = 4 // share the levels
+	shared := Against(limits, a, b)
+	for _, stat := range []string{"p50", "p90"} {
+		check.Equal(t, find(shared, stat).Level, find(c, stat).Level/4, stat+" is tested at %v")
+	}
+	a.Schedule.Looks = 0
 	if said := c.Pairs[0].Confidence(); !strings.Contains(said,
 		"99.0 % for each row that -fail-if names, 99.6 % for each other") || !strings.Contains(said, "5 %") {
 		t.Error(said)

@@ -53,10 +53,7 @@ func paired(a, b []float64) test {
 		}
 	}
 	slices.Sort(f.ratios)
-	// The middle of A's values, moved where B's would be outside of B's values.
-	r := f.middle()
-	f.base = max(slices.Min(f.a), slices.Min(f.b)-r, min(median(f.a), slices.Max(f.a), slices.Max(f.b)-r))
-	f.base = math.Exp(f.base)
+	f.base = math.Exp(median(f.a))
 	return f
 }
 
@@ -83,25 +80,24 @@ func (f *flips) differences() []float64 {
 //     states say nothing, and would hide the others.
 func (f *flips) scores(ratio float64) []int {
 	n := len(f.a)
-	all := make([]float64, 0, 2*n)
+	all := slices.Clone(f.a)
 	diffs := make([]float64, n)
-	all = append(all, f.a...)
 	for i, b := range f.b {
 		all = append(all, b-ratio)
 		diffs[i] = b - ratio - f.a[i]
 	}
-	order := make([]int, 2*n)
+	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(all[i], all[j]) })
-	rank := make([]float64, 2*n)
-	for i := 0; i < 2*n; {
+	rank := make([]float64, len(all))
+	for i := 0; i < len(all); {
 		j := i
-		for ; j < 2*n && all[order[j]] == all[order[i]]; j++ {
+		for ; j < len(all) && all[order[j]] == all[order[i]]; j++ {
 		}
 		for _, k := range order[i:j] {
-			rank[k] = float64(i+j) / 2
+			rank[k] = float64(i + j) // twice the mean, which scale makes up for
 		}
 		i = j
 	}
@@ -229,12 +225,10 @@ func (f *flips) hypotheses(others ...float64) []float64 {
 	return slices.Compact(out)
 }
 
-// above returns the probability of such an outcome, or a more extreme one, if B is not slower by more than a ratio: the
-// greatest of all hypotheses up to it, since the scores of one can be more extreme than those of a smaller ratio.
+// above returns the probability of such an outcome, or a more extreme one, if B is not slower by more than a ratio that
+// is below the estimate: the greatest of all hypotheses up to it, since the scores of one can be more extreme than
+// those of a smaller ratio.
 func (f *flips) above(ratio float64) float64 {
-	if ratio >= f.middle() {
-		return 1
-	}
 	p := 0.0
 	for _, r := range slices.Backward(f.hypotheses(ratio)) {
 		if r > ratio {

@@ -17,6 +17,7 @@ func TestParseLimits(t *testing.T) {
 		"p99.9>+10%,max>+1ms":        "p99.9>+10% max>+1e+06ns",
 		"mean>+2s, p99.999 > +0.5 %": "mean>+2e+09ns p99.999>+0.5%",
 		"min>+3µs":                   "min>+3000ns",
+		"min>+1%,max>+1ns":           "min>+1% max>+1ns",
 	} {
 		ls, err := ParseLimits(in)
 		var got []string
@@ -28,31 +29,32 @@ func TestParseLimits(t *testing.T) {
 		}
 	}
 	for in, says := range map[string]string{
-		"":                                "no '>'",
-		"p99":                             "no '>'",
-		"p99<+5%":                         "no '>'",
-		"p99>5%":                          "sign",
-		"p99>+":                           "no unit",
-		"p99>+5":                          "no unit",
-		"p99>+5 furlongs":                 "amount above zero",
-		"p99>+x%":                         "amount above zero",
-		"p99>+0ns":                        "amount above zero",
-		"p99>+NaN%":                       "amount above zero",
-		"p99>+1e3ns":                      "amount above zero",
-		"p99>+5%+6%":                      "already",
-		"p100>+5%":                        "none of min, max",
-		"p0>+5%":                          "none of min, max",
-		"p9x>+5%":                         "none of min, max",
-		"median>+5%":                      "none of min, max",
-		"p99>+5%,":                        "no '>'",
-		"p99>+5%-200ns":                   "amount above zero",
-		"p99>+5%+200ns+3us":               "already",
-		"p1e1>+5%":                        "none of min, max",
-		"p99>>+5%":                        "sign",
-		"p99>+5%;p50>+1%":                 "no unit",
-		"p99>+infs":                       "amount above zero",
-		"p50.5.5>+5%":                     "none of min, max",
-		strings.Repeat("9", 400) + ">+5%": "none of min, max",
+		"":                                       "no '>'",
+		"p99":                                    "no '>'",
+		"p99<+5%":                                "no '>'",
+		"p99>5%":                                 "sign",
+		"p99>+":                                  "no unit",
+		"p99>+5":                                 "no unit",
+		"p99>+5 furlongs":                        "amount above zero",
+		"p99>+x%":                                "amount above zero",
+		"p99>+0ns":                               "amount above zero",
+		"p99>+NaN%":                              "amount above zero",
+		"p99>+1e3ns":                             "amount above zero",
+		"p99>+5%+6%":                             "already",
+		"p100>+5%":                               "none of min, max",
+		"p0>+5%":                                 "none of min, max",
+		"p9x>+5%":                                "none of min, max",
+		"median>+5%":                             "none of min, max",
+		"p99>+5%,":                               "no '>'",
+		"p99>+5%-200ns":                          "amount above zero",
+		"p99>+5%+200ns+3us":                      "already",
+		"p1e1>+5%":                               "none of min, max",
+		"p99>>+5%":                               "sign",
+		"p99>+5%;p50>+1%":                        "no unit",
+		"p99>+infs":                              "amount above zero",
+		"p99>+" + strings.Repeat("9", 305) + "s": "amount above zero",
+		"p50.5.5>+5%":                            "none of min, max",
+		strings.Repeat("9", 400) + ">+5%":        "none of min, max",
 	} {
 		check.Fails(t, in, check.Err(ParseLimits(in)), errLimit, says, "p99>+5%+200ns") // with an example
 	}
@@ -90,4 +92,20 @@ func TestExceeded(t *testing.T) {
 	limit("p50>+20%", 0, "")                   // below the limit even if none of it is drift
 	a, b = machines(2, 3, true, steady, 0.5)
 	limit("p50>+5%", 0, "needs 8 pairs of runs, and has 3")
+}
+
+// A shift that is equal to a limit does not exceed it.
+func TestExceededAtTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		shift, relative, absolute float64
+		want                      string
+	}{
+		{5, 0, 5, ""}, {5, 5, 0, ""}, {4.95, 4.96, 0, ""}, {5, 5, 4, ""}, {5, 4, 5, ""},
+		{50, 4, 4, "p50>+4%+4ns: p50 went from 100 ns to 150 ns in r, +50 ns (+50.0 %; p=0.001, 8 runs)"},
+	} {
+		row := Row{Stat: p50, Base: 100, Shift: c.shift, Verdict: Slower, How: "8 runs", P: 0.001}
+		got := must.Get((&Comparison{Pairs: []Pair{{B: of(1), Rows: []Row{row}}},
+			limits: []Limit{{p50, c.relative, c.absolute}}}).Exceeded())(t)
+		check.Equal(t, strings.Join(got, "; "), c.want, "%q")
+	}
 }

@@ -1,11 +1,13 @@
 package compare
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // oneWay adds a report's main series a second time, as a one-way series with the given clock error.
@@ -30,6 +32,7 @@ func TestNoVerdictBelowTheClocks(t *testing.T) {
 		if len(p.OneWay) != 1 || p.OneWay[0].Series != latency.ThereSeries || len(p.OneWay[0].Rows) != 2 {
 			t.Fatalf("%+v", p.OneWay)
 		}
+		check.Equal(t, near9(p.Rows[0].Level, tableLevel/10), true, "eight rows and two of a way share the level: %t")
 		round, way := find(&Comparison{Pairs: []Pair{p}}, "p50"), p.OneWay[0].Rows[0]
 		if round.Verdict != Slower || way.Verdict != c.want || way.Shift != round.Shift {
 			t.Errorf("± %d and %d: round trips %v, one way %v (%v to %v), shifted by %v", c.errA, c.errB, round.Verdict,
@@ -48,6 +51,13 @@ func TestNoClocksNoWays(t *testing.T) {
 		t.Error(p.OneWay)
 	}
 	oneWay(b, 100)
+	p := Reports(a, b).Pairs[0].OneWay[0]
+	check.Equal(t, fmt.Sprint(p.ErrorA, p.ErrorB), "100 100", "errors %s")
+	for n, want := range []bool{false, true} {
+		b.Series[1].Total = latency.FromValues(make([]int64, n))
+		got := alone(b, latency.ThereSeries)
+		check.Equal(t, got != nil && got.Main().Total.Count == int64(n), want, "its main series is that of the way: %t")
+	}
 	b.STAMP.OneWay.Why = "nobody knows"
 	if p := Reports(a, b).Pairs[0]; p.OneWay != nil {
 		t.Error(p.OneWay)

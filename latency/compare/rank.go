@@ -25,7 +25,7 @@ type difference struct{ diff, base float64 }
 // unpaired is the Mann-Whitney test of two independent samples: the differences are those between each b and each a,
 // and their median is the Hodges-Lehmann estimate.
 func unpaired(a, b []float64) test {
-	r := ranked{diffs: make([]difference, 0, len(a)*len(b))}
+	var r ranked
 	for _, x := range a {
 		for _, y := range b {
 			r.diffs = append(r.diffs, difference{y - x, x})

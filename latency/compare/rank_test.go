@@ -56,8 +56,11 @@ func TestChance(t *testing.T) {
 				count++
 			}
 		}
-		if want := math.Ldexp(float64(count), -len(scores)); math.Abs(chance(scores)-want) > 1e-12 &&
-			(sum > 0 || chance(scores) < want) {
+		want := math.Ldexp(float64(count), -len(scores))
+		if sum <= 0 { // it is more than half, and not computed
+			want = 1
+		}
+		if math.Abs(chance(scores)-want) > 1e-12 {
 			t.Errorf("%v: %v, want %v", scores, chance(scores), want)
 		}
 	}
@@ -114,8 +117,10 @@ func TestKnownTests(t *testing.T) {
 		t.Errorf("estimate %v, want 10", e)
 	}
 	// Four pairs can never be significant: their interval is unbounded.
-	if lo, hi := paired(a[:4], b[:4]).interval(alpha, 0); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
-		t.Errorf("interval of four pairs: %v to %v", lo, hi)
+	for _, test := range []test{paired(a[:4], b[:4]), unpaired(a[:4], b[:4])} {
+		if lo, hi := test.interval(alpha, 0); !math.IsInf(lo, -1) || !math.IsInf(hi, 1) {
+			t.Errorf("interval of four pairs: %v to %v", lo, hi)
+		}
 	}
 }
 
@@ -123,10 +128,10 @@ func TestKnownTests(t *testing.T) {
 func TestOneInference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	refused, tied := 0, 0
-	for range 6_000 {
+	for range 3_000 {
 		n := 5 + rnd.IntN(8)
 		a, b := make([]float64, n), make([]float64, n)
-		shift, grain := float64(rnd.IntN(4)), []float64{1e-9, 0.5, 1}[rnd.IntN(3)]
+		shift, grain := float64(rnd.IntN(7)-3), []float64{1e-9, 0.5, 1}[rnd.IntN(3)]
 		for i := range n {
 			a[i] = 20 + math.Round(rnd.NormFloat64()/grain)*grain
 			b[i] = 20 + math.Round((rnd.NormFloat64()+shift)/grain)*grain
@@ -142,6 +147,18 @@ func TestOneInference(t *testing.T) {
 			if excludes := lo-allowed > 0 || hi+allowed < 0; excludes != (p <= alpha) {
 				t.Fatalf("%s: p=%v, interval %v to %v, allowed %v\n%v\n%v", name, p, lo, hi, allowed, a, b)
 			}
+			if p < 1 { // at exactly that level, and below
+				lo, hi := r.interval(p, allowed)
+				less, more := r.interval(p*(1-1e-9), allowed)
+				if p < 0 || lo-allowed <= 0 && hi+allowed >= 0 || less-allowed > 0 || more+allowed < 0 {
+					t.Fatalf("%s: p=%v, the interval is %v to %v, or %v to %v, allowed %v\n%v\n%v", name, p, lo, hi, less,
+						more, allowed, a, b)
+				}
+			}
+			d := r.differences()
+			if m := len(d); p > 1 || m != n*n || d[(m-1)/2] > e+1e-9 || d[m/2] < e-1e-9 || !slices.IsSorted(d) {
+				t.Fatalf("%s: p=%v, estimate %v, %d differences from %v to %v", name, p, e, m, d[0], d[m-1])
+			}
 			if base < slices.Min(a)-1e-9 || base > slices.Max(a)+1e-9 || base+e < slices.Min(b)-1e-9 ||
 				base+e > slices.Max(b)+1e-9 {
 				t.Fatalf("%s: estimate %v to %v is outside of\n%v\n%v", name, e, base, a, b)
@@ -152,7 +169,7 @@ func TestOneInference(t *testing.T) {
 			if p <= alpha {
 				refused++
 			}
-			if d := r.differences(); len(slices.Compact(slices.Clone(d))) < len(d) {
+			if len(slices.Compact(d)) < n*n {
 				tied++
 			}
 		}

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -18,6 +19,9 @@ func TestScale(t *testing.T) {
 	x := []float64{3, -4}
 	scale(x, 10)
 	check.Same(t, x, []float64{6, -8}, "%v")
+	x = []float64{0.375, -0.5}
+	scale(x, 10)
+	check.Same(t, x, []float64{6, -8}, "%v")
 	x = []float64{0, 0}
 	scale(x, 10)
 	check.Same(t, x, []float64{0, 0}, "%v")
@@ -28,7 +32,8 @@ func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		scores []int
 		want   float64
-	}{{[]int{-1}, 1}, {[]int{2, -2}, 1}, {[]int{1}, math.Exp(-0.5)}, {[]int{3, -1}, math.Exp(-4.0 / 20)}} {
+	}{{[]int{-1}, 1}, {[]int{0, 0}, 1}, {[]int{2, -2}, 1},
+		{[]int{1}, math.Exp(-0.5)}, {[]int{3, -1}, math.Exp(-4.0 / 20)}} {
 		if got := most(c.scores); !near9(got, c.want) {
 			t.Errorf("%v: %v, want %v", c.scores, got, c.want)
 		}
@@ -104,6 +109,76 @@ func TestScoresOfSmallCases(t *testing.T) {
 	}
 }
 
+// A pair's score is the sum of its difference in rank and its reduced difference, each scaled, in steps of which the
+// greatest amount has fullScore, and of at least one step unless it is 0.
+func TestScoresByDefinition(t *testing.T) {
+	rnd := seeded.New(t)
+	for range 300 {
+		n := 2 + rnd.IntN(14)
+		a, b := make([]float64, n), make([]float64, n)
+		for i := range n {
+			a[i], b[i] = float64(1+rnd.IntN(30)), float64(1+rnd.IntN(30))
+		}
+		f, ratio := paired(a, b).(*flips), float64(rnd.IntN(3)-1)/4
+		rank := func(v float64) (rank float64) { // among all values; equal ones share one
+			for i := range n {
+				for _, w := range []float64{f.a[i], f.b[i] - ratio} {
+					if w < v {
+						rank += 2
+					} else if w == v {
+						rank++
+					}
+				}
+			}
+			return rank
+		}
+		sums, diffs, greatest := make([]float64, n), make([]float64, n), 0.0
+		for i := range n {
+			sums[i], diffs[i] = rank(f.b[i]-ratio)-rank(f.a[i]), f.b[i]-ratio-f.a[i]
+		}
+		scale(sums, 1)
+		scale(reduce(diffs), near)
+		for i := range n {
+			sums[i] += diffs[i]
+			greatest = max(greatest, math.Abs(sums[i]))
+		}
+		for i, got := range f.scores(ratio) {
+			want := 0.0
+			if sums[i] != 0 {
+				want = math.Copysign(max(math.Round(63*math.Abs(sums[i])/greatest), 1), sums[i])
+			}
+			must.Equal(t, float64(got), want, fmt.Sprintf("pair %d of %v and %v: %%v", i, a, b))
+		}
+	}
+}
+
+// The hypotheses are evenly spaced by rank up to the estimate, with 0, others, and one below all ratios.
+func TestHypotheses(t *testing.T) {
+	spaced := func(first, step float64) (all []float64) {
+		for i := range 64 {
+			all = append(all, first+step*float64(i))
+		}
+		return all
+	}
+	low := []float64{0, 2, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}
+	for _, c := range []struct{ ratios, others, want []float64 }{
+		{spaced(0, 1), []float64{5, 31.5, 40, math.Inf(-1), math.Inf(1), 4}, append([]float64{-1}, low...)},
+		{spaced(-40, 1), []float64{-9}, []float64{-41, -40, -38, -36, -34, -32, -30, -28, -26, -24, -22, -20, -18, -16,
+			-14, -12, -10, -9}},
+		{spaced(-3, 2), nil, []float64{-4, -3, 0, 1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57}},
+	} {
+		check.Same(t, (&flips{ratios: c.ratios}).hypotheses(c.others...), c.want, "%v")
+	}
+}
+
+// At the least level that all signs alike can reach, the interval begins just below the least ratio.
+func TestLowestEndOfAnInterval(t *testing.T) {
+	f := paired([]float64{100, 100, 100, 100}, []float64{200, 225, 250, 280}).(*flips)
+	if got := f.low(0.125, 0) - f.ratios[0]; got >= 0 || got < -accuracy {
+		t.Errorf("the end is %v from the least ratio", got)
+	}
+}
+
 // distanceOf is the energy statistic of a split, from its definition.
 func distanceOf(x []float64, k, end int) float64 {
 	mean := func(a, b []float64, pairs float64) (sum float64) {
@@ -126,10 +201,10 @@ func TestSplitIsTheGreatestEnergyDistance(t *testing.T) {
 		for i := range x {
 			x[i] = rnd.NormFloat64() + float64(i/6)
 		}
-		at, size := -1, 0.0
+		at, size := 0, 0.0
 		for k := FewestValues; k <= len(x)-FewestValues; k++ {
 			for end := k + FewestValues; end <= len(x); end++ {
-				if s := distanceOf(x, k, end); at < 0 || s > size {
+				if s := distanceOf(x, k, end); s > size {
 					at, size = k, s
 				}
 			}
@@ -220,9 +295,11 @@ func TestDistance(t *testing.T) {
 		{later(parts(1, 1), 3e9), parts(1, 1), 1.5},
 		{parts(1, 1, 1, 1), later(parts(1, 1), 4e9), 1.5},
 		{[]part{{5, 5, nil}}, []part{{7, 7, nil}}, 2}, // of no length
+		{later(parts(1, 1), 9e9), parts(1, 1, 1, 1), 4},
 	} {
 		check.Equal(t, distance(c.a, c.b), c.want, "%v lengths")
 	}
+	check.Equal(t, median([]float64{5, 1, 3, 9}), 4, "median %v")
 	check.Equal(t, enough(parts(3, 2), 2), true, "enough samples: %t")
 	check.Equal(t, enough(parts(3, 1), 2), false, "enough samples: %t")
 }
@@ -244,6 +321,9 @@ func TestRunsAmong(t *testing.T) {
 		}
 	}
 	check.Equal(t, RunsAmong(1, []Stat{p50}), MinRuns, "one table: %d runs")
+	check.Equal(t, RunsAmong(1, slices.Repeat([]Stat{p50}, 200)), MinRuns, "200 rows: %d runs")
+	check.Equal(t, RunsAmong(2, slices.Repeat([]Stat{p50}, 200)), MinRuns+1, "twice 200 rows: %d runs")
+	check.Equal(t, fewestPairs(1), 1, "%d pairs reach 1")
 	// with two runs of each side one of six orders is the least, in either direction
 	if got := leastP(2, 2); !near9(got, 1.0/3) {
 		t.Errorf("two runs against two: %v", got)
@@ -259,7 +339,7 @@ func TestLooksAt(t *testing.T) {
 		want          []int
 	}{
 		{8, 0, nil}, {9, 0, []int{9}}, {40, 0, []int{10, 20, 40}}, {40, 20, []int{20, 40}}, {40, 21, []int{40}},
-		{40, 41, nil}, {100, 0, []int{12, 25, 50, 100}},
+		{40, 41, nil}, {100, 0, []int{12, 25, 50, 100}}, {36, 0, []int{18, 36}},
 	} {
 		check.Same(t, Plan{Slices: c.slices}.LooksAt(p50, c.first), c.want, "%v")
 	}

@@ -21,7 +21,8 @@ func TestVerdictTexts(t *testing.T) {
 	}
 	inf := math.Inf(1)
 	for want, r := range map[string]Row{"none": {Base: 100, Least: inf}, "25 %": {Base: 100, Least: 25},
-		"200 ns": {Least: 200}, "1.000 s": {Base: 1, Least: 1e9}} {
+		"200 ns": {Least: 200}, "1.000 s": {Base: 1, Least: 1e9}, "300 %": {Base: 100, Least: 300},
+		"301 ns": {Base: 100, Least: 301}} {
 		check.Equal(t, r.Visible(), want, "%q")
 	}
 	check.Equal(t, Row{Base: 200, Shift: -50}.Percent(), -25, "%v %%")
@@ -32,15 +33,15 @@ func TestVerdictTexts(t *testing.T) {
 func TestUntested(t *testing.T) {
 	rows := func(how string) []Row {
 		return []Row{{Stat: p50, PooledA: 100, PooledB: 150, How: how}, {Stat: Max, PooledA: math.NaN(), PooledB: 3},
-			{Stat: Min, PooledA: 0, PooledB: 7}}
+			{Stat: Min, PooledA: 0, PooledB: 7}, {Stat: Mean, PooledA: 1, PooledB: 2}}
 	}
 	own, other := &report.Report{}, &report.Report{Foreign: &report.Foreign{}}
 	for _, c := range []struct {
 		p    Pair
 		want string
 	}{
-		{Pair{A: own, B: other, Rows: rows("")}, "B minus A, not tested: p50 +50 ns (+50.0 %), min +7 ns"},
-		{Pair{A: other, B: own, Rows: rows("")}, "B minus A, not tested: p50 +50 ns (+50.0 %), min +7 ns"},
+		{Pair{A: own, B: other, Rows: rows("")}, "B minus A, not tested: p50 +50 ns (+50.0 %), min +7 ns, mean +1 ns (+100.0 %)"},
+		{Pair{A: other, B: own, Rows: rows("")}, "B minus A, not tested: p50 +50 ns (+50.0 %), min +7 ns, mean +1 ns (+100.0 %)"},
 		{Pair{A: own, B: own, Rows: rows("")}, ""},
 		{Pair{A: own, B: other, Rows: rows("8 runs")}, ""},
 		{Pair{A: own, B: other, Rows: rows(""), Obstacles: []string{"mode"}}, ""},
@@ -51,7 +52,7 @@ func TestUntested(t *testing.T) {
 }
 
 func TestConfidence(t *testing.T) {
-	one, many := &report.Report{}, &report.Report{Schedule: &report.Schedule{Looks: 3}}
+	one, many := &report.Report{}, &report.Report{Schedule: &report.Schedule{Looks: 2}}
 	for _, c := range []struct {
 		p    Pair
 		want string
@@ -61,7 +62,7 @@ func TestConfidence(t *testing.T) {
 		{Pair{A: one, B: one, Rows: []Row{{Level: 0.001, Asked: true}}}, "intervals are at 99.90 % each, so"},
 		{Pair{A: one, B: one, Rows: []Row{{Level: 0.002, Asked: true}, {Level: 0.05}}},
 			"intervals are at 99.8 % for each row that -fail-if names, 95.0 % for each other row, so"},
-		{Pair{A: one, B: many, Rows: []Row{{Level: 0.01}}}, "adjusted for that and for 3 tests, any of which could end"},
+		{Pair{A: one, B: many, Rows: []Row{{Level: 0.01}}}, "adjusted for that and for 2 tests, any of which could end"},
 	} {
 		if got := c.p.Confidence(); !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%q, want %q", got, c.want)
@@ -158,8 +159,11 @@ func TestObstaclesByField(t *testing.T) {
 	check.Equal(t, strings.Join(obstacles(a, b), "; "), "", "obstacles %q")
 	check.Equal(t, strings.Join(differences(a, b), "; "),
 		"a was measured by none, b by k6: tools take their timestamps in different places", "%q")
-	b.Tool = ""
+	b.Tool, b.Traffic.Protocol = "", "udp"
 	check.Equal(t, strings.Join(differences(a, b), "; "), "", "%q")
+	check.Equal(t, strings.Join(obstacles(a, b), "; "), "protocol: a has icmp, b has udp", "obstacles %q")
+	check.Equal(t, Reports(a, b).Pairs[0].Rows[0].Why, "not comparable", "why there is no verdict: %q")
+	check.Fails(t, "limits", check.Err(Against([]Limit{{Stat: p50, Absolute: 1}}, a, b).Exceeded()), ErrNotComparable)
 	b.Foreign = nil
 	check.Equal(t, len(obstacles(a, b)), 2, "%d obstacles between our own reports")
 }
@@ -186,6 +190,11 @@ func TestInspect(t *testing.T) {
 		{"", func(r *report.Report) { r.Clock.Source, r.Clock.Steady = "tsc", true }},
 		{"b: hot", func(r *report.Report) { r.Host.Findings = []host.Finding{{Severity: "serious", What: "hot"}} }},
 		{"", func(r *report.Report) { r.Host.Findings = []host.Finding{{Severity: "minor", What: "warm"}} }},
+		{"b: the measuring thread was descheduled 4 times", func(r *report.Report) {
+			r.Series, r.Runs, r.Traffic.Mode = nil, []latency.Run{{End: 1_700_000_000}}, "closed"
+			r.Add(latency.MainSeries, latency.FromCounts([]int64{5000, 400_005_000}, []int64{20_000, 4}))
+			r.Add(latency.GapSeries, latency.FromCounts([]int64{400_100_000}, []int64{4}))
+		}},
 		{"b: ping output, values in ms", func(r *report.Report) { r.Foreign = &report.Foreign{Format: "ping output", Unit: "ms"} }},
 	} {
 		_, b := change(c.edit)
@@ -200,7 +209,8 @@ func TestInspect(t *testing.T) {
 // Reports of the same name are distinguished by their folders.
 func TestDistinct(t *testing.T) {
 	a, b, c := of(1), of(1), of(1)
-	a.Dir, b.Dir, c.Label = "out//a", "out/b", "other"
+	a.Dir, b.Dir, c.Dir, c.Label = "out//a", "out/b", "out/c", "other"
+	check.Equal(t, Reports(a, b).Pairs[0].A.Name(), "r (out/a)", "the base is %q")
 	var got []string
 	for _, r := range distinct([]*report.Report{a, b, c}) {
 		got = append(got, r.Name())
@@ -251,7 +261,7 @@ func TestHistory(t *testing.T) {
 	add("few", 3, 1000, func(r *report.Report) { r.Series = nil; r.Add(latency.MainSeries, latency.FromValues([]int64{5})) })
 	add("cut", 3, 1000, func(r *report.Report) { r.Unfinished = &report.Unfinished{Runs: 20, Run: 1e9} })
 	add("foreign", 3, 1000, func(r *report.Report) { r.Foreign, r.Tool = &report.Foreign{}, "ping" })
-	lines, notes := h.Lines(0.05)
+	lines, notes := h.Lines(0.04)
 	var got []string
 	for _, l := range lines {
 		got = append(got, fmt.Sprintf("%s %s %d", l.What, l.Stat, len(l.Points)))
@@ -264,6 +274,7 @@ func TestHistory(t *testing.T) {
 	check.Equal(t, first.Points[0].Name, "run 11", "the earliest is %s")
 	check.Equal(t, first.Points[0].Value, 1000, "and has %v ns")
 	check.Equal(t, first.Why, "", "not tested: %q")
+	check.Equal(t, first.Steps[0].P, 4.0/1250, "p=%v by 1250 orders, at half the level for each of two lines")
 	must.Equal(t, len(first.Steps), 1, "%d steps")
 	s := first.Steps[0]
 	check.Equal(t, s.At, 6, "the step is at %d")
@@ -282,6 +293,29 @@ func TestHistory(t *testing.T) {
 	check.Equal(t, lines[0].Points[len(lines[0].Points)-1].Name, "untimed", "the last is %s")
 }
 
+// What was measured is described by what is known of it.
+func TestWhat(t *testing.T) {
+	for want, edit := range map[string]func(*report.Report){
+		"round trip":               func(r *report.Report) { r.Tool = "ping" },
+		"round trip, 1 bytes, 1/s": func(r *report.Report) { r.Traffic.FrameSize, r.Traffic.Rate = 1, 1 },
+		"round trip, by ping":      func(r *report.Report) { r.Tool, r.Foreign = "ping", &report.Foreign{} },
+		"round trip, IPv6, raw": func(r *report.Report) {
+			r.Foreign, r.Traffic.IPVersion, r.Traffic.Transport = &report.Foreign{}, 6, "raw"
+		},
+		"round trip, on a device model": func(r *report.Report) { r.Device.Backend, r.Session, r.Label = "sim", "s", "" },
+	} {
+		r := of(1)
+		edit(r)
+		check.Equal(t, what(r), want, "%q")
+	}
+	check.Equal(t, Step{Before: 1000, After: 1500}.Percent(), 50, "%v %%")
+	h := NewHistory(Min, Max)
+	h.Add("", of(0, 0, 0, 0, 0, 0, 0, 0, 0, 1))
+	lines, _ := h.Lines(0.05)
+	check.Equal(t, len(lines[0].Points), 0, "%d points of 0 ns")
+	check.Equal(t, len(lines[1].Points), 1, "%d points of 1 ns")
+}
+
 // A change needs four reports on each side.
 func TestShortHistory(t *testing.T) {
 	h := NewHistory(Mean)
@@ -298,7 +332,7 @@ func TestShortHistory(t *testing.T) {
 
 // The oldest reports are left out if there are too many, and exactly MostValues are not.
 func TestLongHistory(t *testing.T) {
-	for _, extra := range []int{0, 2} {
+	for _, extra := range []int{0, 1} {
 		h := NewHistory(Mean)
 		for i := range MostValues + extra {
 			r := of(1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000)
@@ -313,8 +347,8 @@ func TestLongHistory(t *testing.T) {
 		lines, notes := h.Lines(0.05)
 		check.Equal(t, len(lines[0].Points), MostValues, "%d points")
 		check.Equal(t, lines[0].Points[0].Name, fmt.Sprint(extra), "the first is %s")
-		check.Equal(t, strings.Contains(strings.Join(notes, "\n"), "the oldest 2 reports are left out, the newest 1000 are shown"),
-			extra == 2, "the note is there: %t")
+		check.Equal(t, strings.Join(notes, "\n"), []string{"",
+			"mean (round trip): the oldest 1 reports are left out, the newest 1000 are shown"}[extra], "%q")
 	}
 }
 
@@ -350,6 +384,8 @@ func TestShiftFunction(t *testing.T) {
 	var names []string
 	for _, r := range Reports(a, b).Pairs[0].ShiftFunction() {
 		names = append(names, r.Stat.String())
+		q := must.Get(ParseStat(r.Stat.String()))(t).q
+		check.Equal(t, near9(r.Stat.q, q), true, r.Stat.String()+" is this quantile: %t")
 	}
 	check.Equal(t, strings.Join(names, " "), "p1 p5 p10 p20 p30 p40 p50 p60 p70 p80 p90 p95 p98 p99 p99.5 p99.8 p99.9 "+
 		"p99.95 p99.98 p99.99", "%s")

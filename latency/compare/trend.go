@@ -26,10 +26,8 @@ type Change struct {
 // nothing changed and the order of the values is random, the share of series with any change is at most level. Values
 // that drift or depend on their neighbours are not in random order.
 func changes(values []float64, level float64, seed uint64) []Change {
-	if len(values) > MostValues {
-		panic("compare: too many values")
-	}
-	permutations := int(math.Ceil(25/level)) - 1 // resolves p down to a twenty-fifth of the level
+	const resolution = 25 // of p, as a part of the level
+	permutations := int(math.Ceil(resolution/level)) - 1
 	random := rand.New(rand.NewPCG(seed, 0))
 	var found []Change
 	t := newTable(len(values))
@@ -40,11 +38,11 @@ func changes(values []float64, level float64, seed uint64) []Change {
 		}
 		ends = append(ends, len(values))
 		at, size := t.best(values, ends)
-		if at < 0 || size <= 0 {
+		if size <= 0 {
 			break
 		}
 		// Stop when more permutations have a split as large than the level allows.
-		allowed, as := int(level*float64(permutations+1))-1, 0
+		as := 0
 		shuffled := slices.Clone(values)
 		for range permutations {
 			for i, end := range ends[1:] {
@@ -53,12 +51,12 @@ func changes(values []float64, level float64, seed uint64) []Change {
 			}
 			// the same split with its values in another order has the same size, but for rounding
 			if _, s := t.best(shuffled, ends); s >= size*(1-1e-9) {
-				if as++; as > allowed {
+				if as++; as >= resolution {
 					break
 				}
 			}
 		}
-		if as > allowed {
+		if as >= resolution {
 			break
 		}
 		found = append(found, Change{at, float64(as+1) / float64(permutations+1)})
@@ -76,11 +74,10 @@ type table struct {
 
 func newTable(n int) *table { return &table{n, make([]float64, (n+1)*(n+1))} }
 
-// best returns the split with the largest statistic of all parts, -1 if all parts are too short.
+// best returns the split with the largest statistic of all parts, which is 0 if none is above that.
 func (t *table) best(values []float64, ends []int) (at int, size float64) {
-	at = -1
 	for i, end := range ends[1:] {
-		if k, s := t.split(values[ends[i]:end]); k >= 0 && (at < 0 || s > size) {
+		if k, s := t.split(values[ends[i]:end]); s > size {
 			at, size = ends[i]+k, s
 		}
 	}
@@ -88,13 +85,9 @@ func (t *table) best(values []float64, ends []int) (at int, size float64) {
 }
 
 // split returns the first value after the best split of x. The part after the split need not extend to the end: a
-// temporary level is compared with what is before it.
+// temporary level is compared with what is before it. Its statistic is 0 if none is above that.
 func (t *table) split(x []float64) (at int, size float64) {
 	n, w := len(x), t.n+1
-	at = -1
-	if n < 2*FewestValues {
-		return at, 0
-	}
 	for i := range n {
 		row, above, sum := t.sum[(i+1)*w:], t.sum[i*w:], 0.0
 		for j := range n {
@@ -110,7 +103,7 @@ func (t *table) split(x []float64) (at int, size float64) {
 			between := t.sum[k*w+end] - t.sum[k*w+k]
 			behind := t.sum[end*w+end] - 2*t.sum[k*w+end] + t.sum[k*w+k]
 			s := before * after / (before + after) * (2*between/(before*after) - within - behind/(after*(after-1)))
-			if at < 0 || s > size {
+			if s > size {
 				at, size = k, s
 			}
 		}
