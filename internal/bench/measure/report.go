@@ -397,7 +397,8 @@ func (s *Series) stamp(rep *report.Report, st *engine.STAMP, end bool) {
 			sanitize.Count(int64(st.Impossible), "residence time"))
 	}
 	if hops := int(s.flow.HopLimit()); answered && int(st.TTL) < hops {
-		say("probes reached the reflector with a hop limit of %d: %d routers on the way", st.TTL, hops-int(st.TTL))
+		say("probes reached the reflector with a hop limit of %d: %s on the way", st.TTL,
+			sanitize.Count(int64(hops-int(st.TTL)), "router"))
 	}
 	if st.Untrusted > 0 {
 		say("TLVs whose HMAC the reflector did not verify were ignored, in %s",

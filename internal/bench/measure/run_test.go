@@ -1,0 +1,96 @@
+package measure
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/echohost"
+	"github.com/rebound-nic/rebound/proof/golden"
+	"github.com/rebound-nic/rebound/proof/must"
+)
+
+// varied returns settings with values of -ab.
+func varied(t *testing.T, list string) Settings {
+	t.Helper()
+	return must.Get(Default().Vary(list))(t)
+}
+
+// planned is a plan of quick runs over a card's model.
+func planned(t *testing.T, variants ...Settings) Plan {
+	o := Plan{Variants: variants, Runs: 2, Count: 100, Core: -1, Out: t.TempDir(), Stop: new(atomic.Bool),
+		Log: slog.New(slog.DiscardHandler), ProgressTo: io.Discard}
+	o.NIC = cards.Config{Push: "auto"}
+	o.NIC.RingSize = 256
+	return o
+}
+
+// A session over a card: two variants alternate, and their reports have what the card and the target did.
+func TestRunOverCard(t *testing.T) {
+	device := echohost.Start(t, netip.MustParseAddr("10.0.0.2"), func(_, to uint16, b []byte) [][]byte {
+		if to == 8 && binary.BigEndian.Uint32(b[4:])%100 != 99 { // the second reply to the last may come too late
+			return [][]byte{b, b}
+		}
+		return [][]byte{b}
+	})
+	base := "iface=" + device + ",transport=raw,driver=auto,source=10.0.0.1,target=10.0.0.2,proto=udp,timeout=10s,"
+	o := planned(t, varied(t, base+"port=7,name=once"), varied(t,
+		base+"port=8,name=twice,source-ports=2,size=100,rate=2000"))
+	before := 0
+	o.Paired, o.Before = true, func(*Series) error { before++; return nil }
+	out, err := Run(o)
+	must.OK(t, err)
+	var b strings.Builder
+	for _, rep := range out.Reports {
+		rep.Warnings = slices.DeleteFunc(rep.Warnings, func(w string) bool {
+			return strings.HasPrefix(w,
+				report.NotOffered)
+		})
+		rep.Device.Counters, rep.Device.Notes = nil, rep.Device.Notes[:1]
+		fmt.Fprintf(&b, "%s\n%+v\n%+v\n%q\n%q\n%+v\n%d runs, %d places, %d looks\n", rep.Label, rep.Traffic,
+			rep.Counts, rep.Notes,
+			rep.Warnings, rep.Device, len(rep.Runs), len(rep.Schedule.Places), rep.Schedule.Looks)
+		check.Equal(t, must.Get(report.Read(rep.Dir))(t).Session, out.Reports[0].Session, "session %q")
+	}
+	fmt.Fprintf(&b, "folders %q %q, %d calls before slices\n", filepath.Base(out.Reports[0].Dir),
+		filepath.Base(out.Reports[1].Dir), before)
+	golden.Equal(t, "testdata/run.txt", strings.ReplaceAll(b.String(), device, "DEVICE"))
+}
+
+// What cannot be opened says why, and which setting to change.
+func TestOpenFails(t *testing.T) {
+	device := echohost.Start(t, netip.MustParseAddr("10.0.0.2"), func(_, _ uint16, b []byte) [][]byte { return nil })
+	card := "iface=" + device + ",transport=raw,driver=auto,"
+	for _, c := range [][2]string{
+		{card + "target=10.0.0.2",
+			"is not a kernel interface, so it has no routes: set -source"},
+		{card + "target=10.0.0.2,source=10.0.0.1,size=9000",
+			"9000 bytes; probes of icmp over IPv4 have 60 to 1514 here"},
+		{card + "target=10.0.0.2,source=10.0.0.1,driver=mlx5",
+			"8086:10fb rev 01 is not a ConnectX-4 or later"},
+		{"target=127.0.0.1,transport=raw,driver=afpacket",
+			"carries no frames to a peer: use -transport socket"},
+		{"target=127.0.0.1,transport=socket,source=10.9.9.9",
+			"source 10.9.9.9 is not an address of this host: a socket needs one"},
+		{"target=127.0.0.1,transport=socket,iface=none0",
+			"interface none0: no such interface"},
+		{"target=127.0.0.1,transport=socket,responder-metrics=http://127.0.0.1:1/",
+			"-responder-metrics: "},
+		{"target=127.0.0.1,transport=socket,proto=udp,port=7,size=10",
+			"10 bytes; probes of udp over IPv4 have 60 to 65550 here"},
+	} {
+		set, err := Open(planned(t).Options, []Settings{varied(t, c[0])})
+		check.Fails(t, c[0], err, nil, c[1])
+		set.Close()
+	}
+}
