@@ -20,6 +20,9 @@ var shiftPercentiles = [][]float64{
 // comparisons. If a percentile has too few samples, its Row has no interval and a reason in Why. The result is empty if
 // no percentile can be tested.
 func (p *Pair) ShiftFunction() []Row {
+	if len(p.Obstacles) > 0 {
+		return nil
+	}
 	least := leastP(len(measured(p.runsA)), len(measured(p.runsB)))
 	if inOneSession(p.A, p.B) {
 		a, _ := pairs(p.runsA, p.runsB)

@@ -54,15 +54,19 @@ func (s Stat) Quantile() (q float64, ok bool) { return s.q, s.q > 0 }
 // OfReport returns the statistic of all samples of a report, in ns; NaN where another tool's output does not have it.
 func (s Stat) OfReport(r *report.Report) float64 {
 	least, greatest, mean := r.Extremes()
-	switch s {
-	case Min:
+	switch {
+	case s == Min:
 		return least
-	case Max:
+	case s == Max:
 		return greatest
-	case Mean:
+	case s == Mean:
 		return mean
+	case s.q > 0:
+		return r.Quantile(s.q)
+	case r.Foreign.Partial():
+		return math.NaN()
 	}
-	return r.Quantile(s.q)
+	return s.Of(r.Main().Total)
 }
 
 // OfSummary returns the statistic from a summary, in ns. A summary has only latency.Stats: NaN for other percentiles.
@@ -94,6 +98,9 @@ func (s Stat) Of(h *latency.Histogram) float64 {
 	if s.q > 0 {
 		return float64(h.Quantile(s.q))
 	}
-	m := h.Summary()
+	m := latency.Summary{Min: h.Min, Max: h.Max, Mean: h.Mean()}
+	if s != Min && s != Max && s != Mean {
+		m = h.Summary()
+	}
 	return s.OfSummary(&m)
 }

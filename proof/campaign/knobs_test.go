@@ -85,7 +85,7 @@ var knobs = map[string]string{
 	"- part of each": "sim.Impairment.Seed",
 	"- how a model serves a driver in another process":                "sim.Port.StartRemote",
 	"- how a test lets a model run in virtual time":                   "sim.Port.StartVirtual",
-	"- how proof/blame serves a model on a machine that does more":    "sim.Port.StartAt",
+	"- how proof/blame serves a model on a machine that does more":    "sim.Port.StartWith",
 	"- what the server does when its client leaves: SIGKILL does it":  "sim.Port.Drop",
 	"- a register of the PHY, for tests of what a driver reads of it": "ixgbesim.Model.SetPHY",
 	"- what the driver wrote":                                         "ixgbesim.Model.PHY amazon.Controller.Resets",

@@ -39,10 +39,11 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 }
 
 // host is a note on the host's memory or processor. process is an address in memory of this process, of a kernel's
-// object, or an index that depends on one. offset is the lower part of such an address, which is not there if it is 0.
+// object, or an index or a number of pages that depends on one. offset is the lower part of such an address, which is
+// not there if it is 0.
 var (
 	host    = regexp.MustCompile(` DMA memory in [^]]*|(pushed whole) by [^;]*`)
-	process = regexp.MustCompile(`(start_addr=7|db_record_addr=|mtt_base_addr_l=)[0-9a-f]+`)
+	process = regexp.MustCompile(`(start_addr=7|db_record_addr=|mtt_base_addr_l=|num_of_mtt=)[0-9a-f]+`)
 	offset  = regexp.MustCompile(` page_offset=[0-9a-f]+`)
 )
 
