@@ -107,3 +107,35 @@ func TestDirectionWithoutStatedClocks(t *testing.T) {
 	check.Equal(t, r.Points[4].Clock, "the responder's, related by the round trips", "%q")
 	check.Contains(t, strings.Join(r.Lines(), "\n"), "on the way there ")
 }
+
+// The difference is taken in the middle of what is possible, and half of that is the bound. Probes are so far apart
+// that each says nothing of the others, unless they are at the same time.
+func TestRelateByEach(t *testing.T) {
+	type want struct{ there, clockError int64 }
+	probe := func(at, residence, there, back, stated int64) *Probe {
+		return &Probe{Sent: at, Seen: at + residence + there + back, Residence: residence, FarSeen: 1, There: there,
+			Back: back, ClockError: stated}
+	}
+	for name, c := range map[string]struct {
+		all   []*Probe
+		bound int64
+		want  []want
+	}{
+		"one":     {[]*Probe{probe(0, 0, 10_000, -2000, -1)}, 5000, []want{{4000, 5000}}},
+		"stated":  {[]*Probe{probe(0, 0, 10_000, -2000, 5000)}, 0, []want{{10_000, 5000}}},
+		"exactly": {[]*Probe{probe(0, 0, 10_000, -2000, 0)}, 0, []want{{10_000, 0}}},
+		"several": {[]*Probe{probe(0, 0, 6000, 2000, -1), probe(10e9, 0, 10_000, 10_000, -1),
+			probe(20e9, 0, 2000, 2000, -1)}, 5000, []want{{4000, 5000}, {10_000, 11_000}, {2000, 3000}}},
+		"of two at once the closer bounds": {[]*Probe{probe(0, 0, 6000, 20_000, -1), probe(0, 0, 30_000, 2000, -1)},
+			5000, []want{{4000, 5000}, {28_000, 5000}}},
+		"at most twice the usual residence and a grain": {[]*Probe{probe(0, 500, 8000, 8000, -1),
+			probe(0, 500, 8000, 8000, -1), probe(0, 500, 8000, 8000, -1), probe(0, 2000, 6000, 8000, -1),
+			probe(0, 2001, 4000, 8000, -1)}, 8000,
+			[]want{{9000, 8000}, {9000, 8000}, {9000, 8000}, {7000, 8000}, {5000, 8000}}},
+	} {
+		check.Equal(t, relate(c.all), c.bound, name+": a bound of %d ns")
+		for i, w := range c.want {
+			check.Equal(t, want{c.all[i].There, c.all[i].ClockError}, w, name+": %+v")
+		}
+	}
+}
