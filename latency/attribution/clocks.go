@@ -220,7 +220,7 @@ func (l *Loop) possible(all []slow, gaps map[int][]Interval) (possible []bool, o
 	}
 	for _, gaps := range gaps {
 		var events []event
-		longest := longestOf(gaps)
+		longest, sum := longestOf(gaps), int64(0)
 		for i, s := range all {
 			half := (s.away + 1) / 2
 			drift := int64(mostDrift * math.Abs(float64(s.seen-first-(last-first)/2)))
@@ -230,7 +230,11 @@ func (l *Loop) possible(all []slow, gaps map[int][]Interval) (possible []bool, o
 				a, b := max(g.Start-s.seen+half-drift, from), min(g.End-s.sent-half+drift, to)
 				if g.End-g.Start >= half && a <= b && s.away > 2*l.From {
 					events = append(events, event{a, int64(i), 1}, event{b, int64(i), -1})
+					sum += b - a
 				}
+			}
+			if sum/int64(of/inError+1) > to-from { // more of them in the mean than may be
+				return nil, 0
 			}
 		}
 		slices.SortFunc(events, func(a, b event) int { return cmp.Or(cmp.Compare(a.at, b.at), b.step-a.step) })
