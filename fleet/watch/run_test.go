@@ -145,7 +145,7 @@ func runWatch(t *testing.T, file string, o Options) *ran {
 	t.Helper()
 	r := &ran{t: t, log: &lockedText{}, hup: make(chan struct{})}
 	o.Sources.List, o.Sources.Defaults.Probes = file, targets.Probes{Interval: 10 * time.Millisecond}
-	o.Timeout, o.Core, o.Idle, o.Schema, o.Listen = 250*time.Millisecond, -1, "sleep", 5, "127.0.0.1:0"
+	o.Timeout, o.Core, o.Idle, o.Schema, o.Listen = time.Second, -1, "sleep", 5, "127.0.0.1:0"
 	o.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
