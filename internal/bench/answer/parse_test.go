@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 		func(n float64) Bucket { return Bucket{2e-6, 4e-6, n} }
 	for what, all := range [][]Moment{
 		nil, {at(0, 1, low(1))}, {at(0, 1, low(1)), at(1, 1, low(1))},
-		{at(0, 10, low(10)), at(1, 30, low(25), high(5)), at(2, 60, low(50), high(10))},
+		{at(0, 10, low(10)), at(1, 30, low(25), high(5)), at(2, 60, low(50), high(10), Bucket{-1e-6, 1e-6, 5})},
 		{at(0, 10, low(10)), at(2, 30, low(30)), at(3, 40, low(40))},
 		{at(0, 10, low(10)), at(1, 5, low(5)), at(2, 40, low(40))},
 		{at(0, 2, Bucket{1e-6, 1.5e-6, 1}, Bucket{1.5e-6, 2e-6, 1}), at(1, 3, low(3)), at(2, 9, low(9))},

@@ -91,7 +91,7 @@ func difference(a, b *Moment) (h *latency.Histogram, width float64, err error) {
 		low := max(k.Low, 0)
 		values, counts = append(values, int64(math.Round(min((low+k.High)/2*1e9, math.MaxInt64/2)))),
 			append(counts, int64(math.Round(n)))
-		if low > 0 && k.High > 0 {
+		if low > 0 {
 			width = max(width, (k.High-low)/k.High)
 		}
 	}
