@@ -2,16 +2,21 @@ package engine
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/random"
 )
 
 // newState is the state of a reflector's replies, with the wall clock and the counter related at tick 1,000,000.
@@ -20,6 +25,147 @@ func newState(t *testing.T, asks ...probe.Ask) *stampState {
 	s := newStampState(rec, probe.Flow{TOS: 46 << 2, Test: probe.TestPacket{Ask: asks}}, false, 8)
 	s.anchor = anchor{tick: 1_000_000, wall: time.Unix(1_800_000_000, 5000), set: true}
 	return s
+}
+
+// The cases of TestLossEachWay, by the numbers of the packets alone, which may wrap. Without copies, the order of the
+// replies makes no difference.
+func TestLossByNumbers(t *testing.T) {
+	rnd := random.New(t)
+	for _, c := range losses {
+		for _, from := range []uint32{0, math.MaxUint32 - 5} {
+			st, _ := stream(t, &fake{}, 0, time.Hour, nil)
+			s := newState(t)
+			st.stamp = s
+			count := from
+			for run := range c.runs {
+				type packet struct {
+					n      int
+					number uint32
+				}
+				var all []packet
+				for n := 12 * run; n < 12*(run+1); n++ {
+					reflect := func(as int) {
+						number := count
+						if c.stateless {
+							number = from + uint32(n) + 1
+						}
+						if count++; !slices.Contains(c.back, as) {
+							all = append(all, packet{n, number})
+							if slices.Contains(c.copyBack, as) {
+								all = append(all, packet{n, number})
+							}
+						}
+					}
+					if !slices.Contains(c.there, n) {
+						if reflect(n); slices.Contains(c.copyThere, n) {
+							reflect(n + 1000)
+						}
+					}
+				}
+				if c.copyThere == nil && c.copyBack == nil {
+					rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+				}
+				s.begin()
+				seen := map[int]bool{}
+				for _, p := range all {
+					st.reply = probe.Reply{Seq: from + uint32(p.n) + 1, HasSeq: true}
+					st.reply.Stamped.Seq, st.reply.Stamped.ErrorEstimate = p.number, estimateSync|1
+					must.OK(t, s.handleReply(&st.reply))
+					if seen[p.n] {
+						s.duplicated(&st.reply)
+					} else {
+						s.record(st, &slot{}, 0)
+					}
+					seen[p.n] = true
+				}
+				s.end()
+				s.end() // adds nothing
+			}
+			if got := st.STAMP(); got.Stateful == c.stateless || got.LostThere != c.wantThere ||
+				got.LostBack != c.wantBack {
+				t.Errorf("%s from %d: stateful %t, lost %d there and %d back, want %d and %d", c.name, from, got.Stateful,
+					got.LostThere, got.LostBack, c.wantThere, c.wantBack)
+			}
+		}
+	}
+}
+
+// A residence from 0 to the round trip is possible. The clock counts as synchronised while all replies say so, and the
+// worst of the valid error estimates counts.
+func TestRecordReply(t *testing.T) {
+	st, _ := stream(t, &fake{}, 0, time.Hour, nil)
+	s := newState(t)
+	s.tai = 37
+	from := s.anchor.tick
+	rtt := testClock.Between(from, from+100_000)
+	for _, c := range []struct {
+		took, residence, impossible int64
+		estimate                    uint16
+		synchronised, none          bool
+		worst                       float64
+	}{
+		{0, 0, 0, estimateSync | 3, true, false, estimateNS(3)},
+		{rtt, rtt, 0, estimateSync | 1, true, false, estimateNS(3)},
+		{-1, -1, 1, estimateSync, true, true, estimateNS(3)},
+		{rtt + 1, 0, 2, 5, false, true, estimateNS(5)},
+		{1, 1, 2, estimateSync | 1, false, true, estimateNS(5)},
+	} {
+		st.reply.Stamped = probe.Stamped{T2: 10<<32 | 1000, T3: uint64(10<<32 | (1000 + c.took)),
+			ErrorEstimate: c.estimate | estimatePTP, TTL: uint8(60 + c.impossible)}
+		got := s.record(st, &slot{sent: from}, from+100_000)
+		check.Equal(t, got.Residence, c.residence, "residence %d")
+		check.Equal(t, s.sum.Impossible, c.impossible, "%d impossible")
+		check.Equal(t, s.sum.Synchronised, c.synchronised, "synchronised: %t")
+		check.Equal(t, s.sum.NoEstimate, c.none, "an invalid estimate: %t")
+		check.Equal(t, s.sum.WorstError, c.worst, "worst error %v")
+	}
+	check.Equal(t, s.sum.TTL, 60, "TTL %d")
+	for _, c := range []struct {
+		ours, theirs uint16
+		stop, want   bool
+	}{{0, 0, true, false}, {7, 7, true, false}, {7, 0, false, true}, {7, 0, true, true}} {
+		s := newState(t)
+		s.ssid, s.stop = c.ours, c.stop
+		err := s.handleReply(&probe.Reply{Stamped: probe.Stamped{SSID: c.theirs}})
+		check.Equal(t, s.sum.ZeroSSID, c.want, "SSID zeroed: %t")
+		check.Equal(t, err == errZeroSSID, c.want && c.stop, "the stream ends: %t")
+	}
+}
+
+// The wall time follows the counter at the measured rate for a tenth of a second.
+func TestWallTime(t *testing.T) {
+	clock := latency.FixedClock(latency.ClockInfo{Frequency: 1e9}, 0, time.Time{})
+	s := newState(t)
+	s.anchor.slew = 100e-6
+	was := s.anchor
+	for after, want := range map[time.Duration]time.Duration{0: 0, 100 * time.Millisecond: 100_010 * time.Microsecond} {
+		got := s.time(clock, was.tick+uint64(after)).Sub(was.wall)
+		check.Equal(t, got, want, "%v later")
+		check.Equal(t, s.anchor, was, "anchor %v")
+	}
+	s.anchor.wall = time.Now().Add(-time.Hour)
+	s.time(clock, was.tick+100_000_001)
+	check.Equal(t, s.anchor.set && s.anchor.tick != was.tick, true, "the clocks are compared again: %t")
+	check.Equal(t, s.anchor.slew, 0, "after a step of the clock the rate is %v")
+	for wall, want := range map[time.Duration]float64{1_000_100: 100e-6, 999_900: -100e-6, 1_000_501: 0, 999_499: 0} {
+		check.Equal(t, math.Round(slew(wall, 1_000_000)*1e9), math.Round(want*1e9), "rate %v / 1e9")
+	}
+}
+
+// This host's clock is synchronised if the kernel says so by its status and by its state.
+func TestEstimateOfTheClock(t *testing.T) {
+	for _, c := range []struct {
+		status int32
+		state  int
+		err    error
+		want   bool
+	}{
+		{0, 0, nil, true}, {^unix.STA_UNSYNC, 0, nil, true}, {unix.STA_UNSYNC, 0, nil, false},
+		{0, unix.TIME_ERROR, nil, false}, {0, 0, unix.EPERM, false},
+	} {
+		check.Equal(t, estimateOf(&unix.Timex{Maxerror: 1234, Status: c.status}, c.state, c.err),
+			fastpath.KernelEstimate(c.want, 1234), "%#x")
+	}
 }
 
 // One-way delays of exactly 0 are not negative, and ones below are.
@@ -64,6 +210,11 @@ func TestAnswersByFlag(t *testing.T) {
 		check.Equal(t, n[0], n[1], what+": %d")
 	}
 	check.Equal(t, string(got.First)+" "+string(got.Latest), "ab cd", "%q")
+	s = newState(t, probe.Ask{Type: probe.ClassOfService, Value: make([]byte, 2)})
+	s.recordAnswers(&probe.Stamped{Seq: 5, T3: 7,
+		Answers: []probe.Answer{{Type: probe.ClassOfService, Value: []byte{0, 3}}}})
+	check.Equal(t, s.sum.TLVs[0].Other, 1, "%d answers differ from what is known")
+	check.Equal(t, uint64(s.before.number)<<32|s.before.at, 5<<32|7, "the reply before has number and time %#x")
 }
 
 // What a reflector says about the probe's DSCP and ECN, and about its previous reply, is compared with what is known.
@@ -125,15 +276,16 @@ func TestHostTiming(t *testing.T) {
 	}{
 		"complete": {answer: probe.Answer{Type: probe.HostTiming, Value: good}, rtt: 2e9,
 			want: Far{Residence: 5e8, Wait: 1e9, Ahead: 3}},
-		"untrusted":    {probe.Answer{Type: probe.HostTiming, Value: good}, true, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"another TLV":  {probe.Answer{Type: probe.Location, Value: good}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"flagged":      {probe.Answer{Type: probe.HostTiming, Value: good, Flags: probe.Malformed}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"short":        {probe.Answer{Type: probe.HostTiming, Value: good[1:]}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"no loop":      {probe.Answer{Type: probe.HostTiming, Value: value(0, 3, 9*second)}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"later":        {probe.Answer{Type: probe.HostTiming, Value: value(fastpath.TimingLoop, 3, 11*second)}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
-		"at once":      {probe.Answer{Type: probe.HostTiming, Value: value(fastpath.TimingLoop, 0, 10*second)}, false, 2e9, Far{Residence: 5e8}},
-		"as long":      {probe.Answer{Type: probe.HostTiming, Value: good}, false, 5e8, Far{Residence: 5e8, Wait: 1e9, Ahead: 3}},
-		"held up long": {probe.Answer{Type: probe.HostTiming, Value: good}, false, 4e8, Far{Wait: 15e8, Ahead: 3}},
+		"untrusted":        {probe.Answer{Type: probe.HostTiming, Value: good}, true, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"another TLV":      {probe.Answer{Type: probe.Location, Value: good}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"flagged":          {probe.Answer{Type: probe.HostTiming, Value: good, Flags: probe.Malformed}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"short":            {probe.Answer{Type: probe.HostTiming, Value: good[1:]}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"no loop":          {probe.Answer{Type: probe.HostTiming, Value: value(0, 3, 9*second)}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"later":            {probe.Answer{Type: probe.HostTiming, Value: value(fastpath.TimingLoop, 3, 11*second)}, false, 2e9, Far{Residence: 5e8, Wait: -1, Ahead: -1}},
+		"at once":          {probe.Answer{Type: probe.HostTiming, Value: value(fastpath.TimingLoop, 0, 10*second)}, false, 2e9, Far{Residence: 5e8}},
+		"as long":          {probe.Answer{Type: probe.HostTiming, Value: good}, false, 5e8, Far{Residence: 5e8, Wait: 1e9, Ahead: 3}},
+		"held up, at once": {probe.Answer{Type: probe.HostTiming, Value: value(fastpath.TimingLoop, 0, 10*second)}, false, 4e8, Far{Wait: 5e8}},
+		"held up long":     {probe.Answer{Type: probe.HostTiming, Value: good}, false, 4e8, Far{Wait: 15e8, Ahead: 3}},
 	} {
 		r := &probe.Stamped{T2: 10 * second, T3: 10*second + second/2, Untrusted: c.untrusted,
 			Answers: []probe.Answer{c.answer}}
@@ -144,7 +296,7 @@ func TestHostTiming(t *testing.T) {
 			check.Equal(t, got.Ahead, c.want.Ahead, what+": %d ahead")
 		}
 		seen := unixNS(r.T2, false)
-		if what == "held up long" {
+		if strings.HasPrefix(what, "held up") {
 			seen = unixNS(r.T3, false)
 		}
 		check.Equal(t, got.Seen, seen, what+": seen at %d")

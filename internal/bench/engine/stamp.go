@@ -160,7 +160,7 @@ func (s *stampState) end() {
 // packets and lost of them did not arrive: either of a copy and the original may be among them. The bound exceeds the
 // expected number by three standard deviations.
 func hiddenCopies(seen, lost, all int64) int64 {
-	if seen == 0 || lost <= 0 {
+	if lost <= 0 {
 		return 0
 	}
 	expected := 2 * float64(seen) * float64(lost) / float64(all)
@@ -383,35 +383,18 @@ func estimateNS(e uint16) float64 {
 	return float64(e&0xff) * math.Ldexp(1e9, int(e>>8&0x3f)-32)
 }
 
-// encodeEstimate is its inverse, rounded up.
-func encodeEstimate(ns float64, synchronised bool) uint16 {
-	units := ns / math.Ldexp(1e9, -32)
-	scale := 0
-	for ; units > 255 && scale < 63; scale++ {
-		units /= 2
-	}
-	e := uint16(scale)<<8 | uint16(min(max(math.Ceil(units), 1), 255))
-	if synchronised {
-		e |= estimateSync
-	}
-	return e
-}
-
-// OwnEstimate returns the error estimate of the wall clock, from the kernel's bound. A clock that is not disciplined
-// gets the kernel's upper bound, and is not synchronised.
+// OwnEstimate returns the error estimate of the wall clock, from the kernel's bound. A clock that is not disciplined is
+// not synchronised.
 func OwnEstimate() uint16 {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
-	const most = 16e9 // ns: the kernel's maximum
-	if err != nil {
-		return encodeEstimate(most, false)
-	}
-	bound := float64(t.Maxerror) * 1e3
-	if fastpath.UnknownError(t.Maxerror) {
-		bound = most
-	}
-	const unsynchronised, timeError = 0x40, 5
-	return encodeEstimate(bound, state != timeError && t.Status&unsynchronised == 0)
+	return estimateOf(&t, state, err)
+}
+
+// estimateOf is OwnEstimate for a result of adjtimex(2).
+func estimateOf(t *unix.Timex, state int, err error) uint16 {
+	synchronised := err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
+	return fastpath.KernelEstimate(synchronised, t.Maxerror)
 }
 
 // compare counts answers that differ from the known values.
@@ -436,9 +419,7 @@ var be = binary.BigEndian
 // taiOffset is the kernel's offset of TAI from UTC in seconds; 0 if it is not set.
 func taiOffset() int64 {
 	var t unix.Timex
-	if _, err := unix.Adjtimex(&t); err != nil {
-		return 0
-	}
+	unix.Adjtimex(&t) // an error leaves it 0
 	return int64(t.Tai)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
@@ -164,7 +165,7 @@ func TestSlowestHaveCardTimestamps(t *testing.T) {
 
 func TestEstimates(t *testing.T) {
 	for _, ns := range []float64{0.1, 1, 100, 12345, 1e6, 16e9} {
-		e := encodeEstimate(ns, true)
+		e := fastpath.ErrorEstimate(true, ns/1e9)
 		if got := estimateNS(e); got < ns || got > ns*1.01+0.25 || e&0x8000 == 0 {
 			t.Errorf("%v ns encodes as %#x, which is %v ns", ns, e, got)
 		}
@@ -197,4 +198,69 @@ func TestSlew(t *testing.T) {
 	if got := slew(time.Second, 0); got != 0 {
 		t.Errorf("in no time: %g", got)
 	}
+}
+
+// stampsOf returns the timestamps of a recorder that runs, and what it counts by the kernel and by the card.
+func stampsOf(t *testing.T, f *fake, active nic.Timestamping) (*stamps, func() [2]int64) {
+	rec := must.Get(latency.NewRecorder(testClock, latency.RecorderOptions{}))(t)
+	s := newStamps(NewStamper(f, active), rec, 8)
+	s.slow, s.sample = new(slowest), &sample{kept: make([]Slow, 1)}
+	rec.Begin(1)
+	return s, func() [2]int64 {
+		rec.End(2)
+		get := series(rec)
+		return [2]int64{get(latency.KernelSeries).Count, get(latency.HardwareSeries).Count}
+	}
+}
+
+// Timestamps of a probe and of its reply are paired once, whichever comes first, unless the frame was another one or
+// the probe's place was taken. What is missing is waited for until it is given up.
+func TestPairs(t *testing.T) {
+	all := nic.Timestamping{RxSoftware: true, TxSoftware: true, RxHardware: true, TxHardware: true}
+	f := &fake{stamp: nic.Timestamp{Nanoseconds: 1}}
+	s, counted := stampsOf(t, f, all)
+	tx := func(id uint32) { f.tx = append(f.tx, txStamp{id, nic.Timestamp{Nanoseconds: 1}, 0}) }
+	s.send(5, true) // frame 0
+	s.Other()       // frame 1
+	s.send(6, true) // frame 2
+	s.other()       // frame 3
+	s.send(7, false)
+	check.Equal(t, s.behind(), false, "behind before a reply: %t")
+	s.receive(13, 1) // its place has another probe
+	s.receive(5, 1)
+	check.Equal(t, s.behind(), true, "behind: %t")
+	for _, id := range []uint32{1, 3, 4, 8} { // of no measured probe
+		tx(id)
+	}
+	s.collect()
+	check.Equal(t, s.behind(), true, "behind: %t")
+	tx(0)
+	tx(0)
+	tx(2)
+	s.collect()
+	check.Equal(t, s.behind(), false, "behind after all have come: %t")
+	s.receive(6, 1)
+	check.Equal(t, s.pairs, [2]int64{2, 0}, "pairs %v")
+	f.stamp.Hardware = true
+	s.receive(6, 1)
+	check.Equal(t, s.behind(), true, "behind the card: %t")
+	s.abandon()
+	check.Equal(t, s.behind(), false, "behind what was given up: %t")
+	f.stamp = nic.Timestamp{}
+	s.receive(6, 1)
+	check.Equal(t, s.behind(), false, "behind a reply without a timestamp: %t")
+	check.Equal(t, counted(), [2]int64{2, 0}, "recorded %v")
+	for _, c := range []struct {
+		active nic.Timestamping
+		both   [2]bool
+	}{
+		{all, [2]bool{true, true}},
+		{nic.Timestamping{RxSoftware: true, RxHardware: true}, [2]bool{}},
+		{nic.Timestamping{TxSoftware: true, TxHardware: true}, [2]bool{}},
+		{nic.Timestamping{RxHardware: true, TxHardware: true}, [2]bool{false, true}},
+		{nic.Timestamping{RxHardware: true, TxHardware: true, RxPTP: true}, [2]bool{}},
+	} {
+		check.Equal(t, NewStamper(f, c.active).both, c.both, "%v")
+	}
+	(*Stamper)(nil).Other()
 }
