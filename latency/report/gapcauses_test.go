@@ -1,6 +1,7 @@
 package report
 
 import (
+	"runtime/debug"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -36,4 +37,18 @@ func TestGapCauses(t *testing.T) {
 	}
 	g.Sum()
 	check.Equal(t, len(g.Causes), mostGapCauses, "%d causes")
+}
+
+func TestVersionOf(t *testing.T) {
+	const revision = "0123456789abcdef"
+	for _, c := range []struct{ key, value, key2, value2, want string }{
+		{"GOOS", "linux", "", "", "v1.2.3"}, {"vcs.modified", "true", "", "", "v1.2.3"},
+		{"vcs.revision", revision, "vcs.modified", "false", "0123456789ab"},
+		{"vcs.revision", revision, "vcs.modified", "true", "0123456789ab modified"},
+		{"vcs.revision", revision[:5], "other", "true", "01234"},
+	} {
+		b := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+			{Key: c.key, Value: c.value}, {Key: c.key2, Value: c.value2}}}
+		check.Equal(t, versionOf(b), c.want, "version %q")
+	}
 }

@@ -34,32 +34,33 @@ type hdrDecoder struct {
 	zip    io.ReadCloser
 	raw    bytes.Buffer
 	bucket []latency.Bucket
+	// cost is that of the last histogram in memory and time, in counters: a line of a hundred bytes can contain thirty
+	// thousand counters of 1, and a file of such lines would exhaust any memory. Measured data has less than one
+	// counter per byte; empty counters only cost the time to scan them.
+	cost int64
 }
 
-// decode decodes a base64 histogram of the encodings V0, V1 and V2. It also returns the cost of the histogram in memory
-// and time, in counters: a line of a hundred bytes can contain thirty thousand counters of 1, and a file of such lines
-// would exhaust any memory. Measured data has less than one counter per byte; empty counters only cost the time to scan
-// them.
-func (d *hdrDecoder) decode(text string) (*latency.Histogram, int64, error) {
+// decode decodes a base64 histogram of the encodings V0, V1 and V2.
+func (d *hdrDecoder) decode(text string) (*latency.Histogram, error) {
 	var err error
 	if d.code, err = base64.StdEncoding.AppendDecode(d.code[:0], []byte(text)); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	b := d.code
 	if len(b) < 8 {
-		return nil, 0, fmt.Errorf("%d bytes, which is too short", len(b))
+		return nil, fmt.Errorf("%d bytes, which is too short", len(b))
 	}
 	switch cookie(b) {
 	case cookieV0Compressed, cookieV1Compressed, cookieV2Compressed:
 		n := binary.BigEndian.Uint32(b[4:])
 		if int64(n) > int64(len(b)-8) {
-			return nil, 0, fmt.Errorf("%d bytes, of which %d are missing", n, int64(n)-int64(len(b)-8))
+			return nil, fmt.Errorf("%d bytes, of which %d are missing", n, int64(n)-int64(len(b)-8))
 		}
 		if b, err = d.inflate(b[8 : 8+n]); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	case cookieDouble, cookieDouble | 1:
-		return nil, 0, errors.New("it has floating-point values (DoubleHistogram), which this program does not read")
+		return nil, errors.New("it has floating-point values (DoubleHistogram), which this program does not read")
 	}
 	return d.counters(b)
 }
@@ -92,7 +93,7 @@ func (d *hdrDecoder) inflate(b []byte) ([]byte, error) {
 }
 
 // counters decodes a histogram that is not compressed.
-func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, int64, error) {
+func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, error) {
 	be := binary.BigEndian
 	kind, word := cookie(b), int(be.Uint32(b)>>4&0xf)
 	var digits uint32
@@ -103,37 +104,37 @@ func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, int64, error) {
 		b = b[32:]
 	case (kind == cookieV1 || kind == cookieV2) && len(b) >= 40:
 		if n := be.Uint32(b[4:]); int64(n) != int64(len(b)-40) {
-			return nil, 0, fmt.Errorf("its counters take %d bytes, its header says %d", len(b)-40, n)
+			return nil, fmt.Errorf("its counters take %d bytes, its header says %d", len(b)-40, n)
 		}
 		// Bytes 8 to 11 and 32 to 39 shift and scale the counters of a DoubleHistogram. hdr-histogram-js writes other
 		// values there, which mean nothing.
 		digits, lowest, highest = be.Uint32(b[12:]), int64(be.Uint64(b[16:])), int64(be.Uint64(b[24:]))
 		b = b[40:]
 	default:
-		return nil, 0, fmt.Errorf("no HdrHistogram of encoding V0, V1 or V2 (cookie %#x, %d bytes)", be.Uint32(b),
+		return nil, fmt.Errorf("no HdrHistogram of encoding V0, V1 or V2 (cookie %#x, %d bytes)", be.Uint32(b),
 			len(b))
 	}
 	if kind == cookieV2 {
 		word = 0
 	} else if word != 2 && word != 4 && word != 8 || len(b)%word != 0 {
-		return nil, 0, fmt.Errorf("%d bytes of counters with %d bytes each", len(b), word)
+		return nil, fmt.Errorf("%d bytes of counters with %d bytes each", len(b), word)
 	}
 	g, err := geometry(digits, lowest, highest)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	d.bucket = d.bucket[:0]
 	var sum int64
-	cost := int64(max(g.length/64, len(b)/64))
+	scanned := max(g.length/64, len(b)/64)
 	for index := 0; len(b) > 0; {
 		var n int64
 		if word == 0 {
 			if n, b, err = zigZag(b); err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			if n < 0 { // that many empty counters
 				if n < int64(index-g.length) {
-					return nil, 0, fmt.Errorf("more than the %d counters of its range", g.length)
+					return nil, fmt.Errorf("more than the %d counters of its range", g.length)
 				}
 				index -= int(n)
 				continue
@@ -145,10 +146,10 @@ func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, int64, error) {
 			if n == 0 && word != 0 { // writers of V1 may pad their array
 				continue
 			}
-			return nil, 0, fmt.Errorf("more than the %d counters of its range", g.length)
+			return nil, fmt.Errorf("more than the %d counters of its range", g.length)
 		}
 		if n < 0 || n > maxCount-sum {
-			return nil, 0, fmt.Errorf("count %d: want counts from 0 that add up to at most %d", n, int64(maxCount))
+			return nil, fmt.Errorf("count %d: want counts from 0 that add up to at most %d", n, int64(maxCount))
 		}
 		if sum += n; n > 0 {
 			low := g.lowestOf(index)
@@ -156,7 +157,8 @@ func (d *hdrDecoder) counters(b []byte) (*latency.Histogram, int64, error) {
 		}
 		index++
 	}
-	return latency.FromBuckets(d.bucket), max(cost, int64(len(d.bucket))), nil
+	d.cost = int64(max(scanned, len(d.bucket)))
+	return latency.FromBuckets(d.bucket), nil
 }
 
 // layout is the mapping from counters to values.

@@ -137,4 +137,11 @@ func TestTimesOfALog(t *testing.T) {
 		l := must.Get(foreign("#[Histogram log format version 1.3]\n" + text + "\n"))(t)
 		check.Equal(t, l.Series[0].Intervals[0].Start, want, text[:60]+"...: starts at %d")
 	}
+	l := must.Get(foreign("#[StartTime: 1700000000 (s)]\n#[BaseTime: 1700000000 (s)]\n0,1,0," + code +
+		"\n#[StartTime: 1700000100 (s)]\n0.5,1,0," + code + "\n"))(t)
+	check.Equal(t, l.Series[0].Intervals[1].Start, 100.5e9, "after a restart without a BaseTime line: at %d")
+	for i, line := range []string{"x,1,0,", "0,x,0,", "0,1,x,"} {
+		_, err := foreign("#[StartTime: 1000 (s)]\n" + line + code + "\n")
+		check.Fails(t, line, err, report.ErrFormat, fmt.Sprintf("field %d, \"x\", is no number in range", i+1))
+	}
 }

@@ -247,11 +247,11 @@ func (l *hlog) interval(text string) error {
 			return fmt.Errorf("field %d, %q, is no number in range", i+1, f[i])
 		}
 	}
-	h, counters, err := l.decoder.decode(f[3])
+	h, err := l.decoder.decode(f[3])
 	if err != nil {
 		return fmt.Errorf("histogram of the interval at %s s: %w", f[0], err)
 	}
-	if l.room -= counters; l.room < 0 {
+	if l.room -= l.decoder.cost; l.room < 0 {
 		return fmt.Errorf("the histograms so far are much larger than the %d bytes that they were written in: no measurement compresses like that", l.size)
 	}
 	ser := l.series[tag]
@@ -264,7 +264,7 @@ func (l *hlog) interval(text string) error {
 	// exact if the writer's Interval_Max has milliseconds with nanosecond precision
 	h.RefineMax(int64(math.Round(num[2] * 1e6)))
 	at := num[0]
-	if !l.haveBase && l.start != 0 && at > l.start-365*86400 || l.haveBase && l.base != l.start {
+	if !l.haveBase && at > l.start-365*86400 || l.haveBase && l.base != l.start {
 		at += l.base - l.start // absolute timestamps, or relative to another time
 	}
 	at += l.start - l.origin
@@ -300,7 +300,7 @@ func (l *hlog) inOrder(ser *ofTag, iv latency.Interval) error {
 		return nil
 	}
 	last := ser.Intervals[len(ser.Intervals)-1]
-	if iv.Start < last.Start-rounding || iv.Start < last.End-min(iv.End-iv.Start, last.End-last.Start)/2-rounding {
+	if iv.Start < last.End-min(iv.End-iv.Start, last.End-last.Start)/2-rounding {
 		return fmt.Errorf("the interval overlaps that of line %d: several measurements in one file (put each into its own file, or give each a tag)", ser.line)
 	}
 	return nil

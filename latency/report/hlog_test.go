@@ -253,6 +253,14 @@ func TestHgrm(t *testing.T) {
 		!strings.Contains(text, fmt.Sprintf("Total count    = %12d]", h.Count)) {
 		t.Errorf("footer is incomplete:\n%s", text[len(text)-300:])
 	}
+	squares := 0.0
+	for b := range h.Buckets {
+		d := float64(b.Low+b.High)/2 - h.Sum/float64(h.Count)
+		squares += d * d * float64(b.Count)
+	}
+	check.Contains(t, text, fmt.Sprintf("\n#[Mean    = %12.3f, StdDeviation   = %12.3f]\n", h.Sum/float64(h.Count)/1e3,
+		math.Sqrt(squares/float64(h.Count))/1e3), fmt.Sprintf("\n#[Max     = %12.3f, Total count", float64(h.Max)/1e3),
+		"\n#[Buckets =           32, SubBuckets     =         2048]\n")
 	rows, last := 0, 0.0
 	for _, l := range lines[2:] {
 		if strings.HasPrefix(l, "#") || l == "" {

@@ -170,6 +170,9 @@ func TestFarGaps(t *testing.T) {
 	says(t, "without gaps", rep.FarGaps(far))
 	far.Add(latency.GapSeries, latency.FromValues(append(spread(950_000, 0, 1000, 0), 50_000_000)))
 	check.Contains(t, rep.FarGaps(far), "made 1 % of all frames wait 40.0", "50 % of these may be")
+	far.Series = nil // a pause a hundred times as often
+	far.Add(latency.GapSeries, latency.FromValues(append(spread(9_500, 0, 1000, 0), 50_000_000)))
+	check.Contains(t, rep.FarGaps(far), ": 100 % of these may be")
 }
 
 // If the core was descheduled most of the time, there were few round trips: each gap is compared with these, not with

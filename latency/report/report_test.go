@@ -43,8 +43,10 @@ func TestWriteAndRead(t *testing.T) {
 		attribution.About{Total: 2}, nil)
 	must.Equal(t, rep.Attribution.Rows[0].Times[2], attribution.NotKnown, "the time of leaving the NIC: %d")
 	dir := filepath.Join(t.TempDir(), "deep", "report")
-	for range 2 { // the second write replaces the first
-		must.OK(t, report.Write(dir, rep, page))
+	check.Fails(t, "a page that fails", report.Write(dir, rep, func(io.Writer, *report.Report) error { return io.ErrNoProgress }),
+		io.ErrNoProgress, "report "+dir+" is not written: ")
+	for _, slash := range []string{"", "/"} { // the second write replaces the first
+		must.OK(t, report.Write(dir+slash, rep, page))
 	}
 	got := must.Get(report.Read(dir))(t)
 	must.Equal(t, len(got.Series), 3, "%d series")

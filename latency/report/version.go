@@ -8,6 +8,10 @@ func buildVersion() string {
 	if !ok {
 		return "unknown"
 	}
+	return versionOf(b)
+}
+
+func versionOf(b *debug.BuildInfo) string {
 	rev, dirty := "", ""
 	for _, s := range b.Settings {
 		switch {
