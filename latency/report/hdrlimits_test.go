@@ -44,10 +44,13 @@ func TestHistogramLimits(t *testing.T) {
 		return raw(append(header(v2, len(counters), digits, lowest, highest), counters...))
 	}
 	short := raw(append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, packedV2), 1), 0)[:8])
+	v0 := []byte{0x1c, 0x84, 0x93, 0x28, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 31: 0}
 	for _, c := range []struct{ code, want string }{
 		{raw(make([]byte, 7)), "7 bytes, which is too short"},
 		{raw(make([]byte, 8)), "no HdrHistogram of encoding V0, V1 or V2 (cookie 0x0, 8 bytes)"},
 		{short, "bytes, of which 1 are missing"},
+		{raw([]byte{0x1c, 0x84, 0x93, 0x04, 0, 0, 0, 5, 1, 2}), "5 bytes, of which 3 are missing"},
+		{raw(v0), ""}, {raw(v0[:31]), "no HdrHistogram of encoding V0, V1 or V2"},
 		{packed(t, packedV2, make([]byte, most)), "no HdrHistogram of encoding"},
 		{packed(t, packedV2, make([]byte, most+1)), "more than 1048576 counters"},
 		{packed(t, packedV2, make([]byte, 3)), "no header in it"},
@@ -74,6 +77,10 @@ func TestHistogramLimits(t *testing.T) {
 		{raw(append(header(v1|2<<4, 3, 3, 1, 1000), 0, 0, 1)), "3 bytes of counters with 2 bytes each"},
 		{raw(append(header(v1|2<<4, 2, 3, 1, 1000), 0xff, 0xff)), "count -1: want counts from 0"},
 		{raw(append(header(v1|8<<4, 8, 3, 1, 1000), 0, 0x20, 0, 0, 0, 0, 0, 0)), ""}, // 2^53
+		{raw(append(header(v1|8<<4, 16, 3, 1, 1000), 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x20, 0, 0, 0, 0, 0, 0)),
+			"that add up to at most"},
+		{raw(append(header(v1|2<<4, 10, 0, 1, 2), 0, 1, 0, 1, 0, 1, 0, 0, 0, 0)), ""}, // padded
+		{raw(append(header(v1|2<<4, 8, 0, 1, 2), 0, 1, 0, 1, 0, 1, 0, 1)), "more than the 3 counters of its range"},
 		{raw(append(header(v1|8<<4, 8, 3, 1, 1000), 0, 0x20, 0, 0, 0, 0, 0, 1)), "that add up to at most 9007199254740992"},
 	} {
 		_, err := foreign(logHead + "0,1,0.0," + c.code + "\n")
