@@ -387,6 +387,7 @@ func TestBadCompletions(t *testing.T) {
 		b.reclaim()
 		check.Equal(t, b.fault.Load(), faultSend, name+": fault %d")
 		check.Contains(t, b.faultText(), c.want)
+		check.Equal(t, b.unsent() > 0, name == "error", name+": frames are unsent: %t")
 	}
 	b = newBenchQueue(t, rig.Echo(64), true)
 	b.completion(b.txCQ, 0).last = done(kindSend|wqeSend, 0, 0, b.txShift) // of a send that requested none
