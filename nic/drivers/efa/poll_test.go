@@ -524,6 +524,18 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
+// Send needs room in the send queue, too. Recv takes back what was sent, also if nothing was received.
+func TestSendQueueFull(t *testing.T) {
+	b := newBenchQueue(t, 16, 64, false)
+	b.sqMask, b.sqShift = 3, 2
+	for n := range 5 {
+		check.Equal(t, b.send(&b.pairs[0], make([]byte, 16), 5), n < 4, fmt.Sprintf("message %d is sent: %%t", n))
+	}
+	b.complete(statusOK)
+	b.recv(nil)
+	check.Equal(t, [2]uint32{b.pairs[0].done, b.pairs[0].sends}, [2]uint32{4, sendSlots}, "done, and free slots: %d")
+}
+
 func TestPollIsAHotLoop(t *testing.T) {
 	const pkg = "github.com/rebound-nic/rebound/nic/drivers/efa"
 	nictest.StackAccesses(t, pkg, "(*Queue).Poll", 60)
