@@ -442,6 +442,26 @@ func TestClockThatWasSet(t *testing.T) {
 	}
 }
 
+// Gaps of a busy responder that in a part of the time fit at another difference, and better, are no clock that was set:
+// the true difference fits there, too.
+func TestGapsThatFitInAPart(t *testing.T) {
+	r, l, sides := plan{seed: 2, far: 80, network: 120}.build()
+	n := 0
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if seen := row.At*1000 + row.RTT; sides[row.RTT] == Network && seen < epoch+minute/4 && n < 28 {
+			n++
+			end := seen + 300e6 - 5000
+			l.Intervals = append(l.Intervals, Interval{Start: end - row.RTT, End: end, Core: 1})
+		}
+	}
+	must.OK(t, r.AddResponder(l, 100_000, -1))
+	right, wrong, none := judge(r, sides)
+	if all := right + wrong + none; n < 20 || 100*right < 95*all {
+		t.Errorf("%d gaps: %d right, %d wrong, %d to none; %s", n, right, wrong, none, r.Aligned)
+	}
+}
+
 // Round trips that waited for the same gap are one observation: three gaps that delayed hundreds of them align no
 // clocks.
 func TestFewGapsOfManyRoundTrips(t *testing.T) {

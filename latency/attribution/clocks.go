@@ -154,7 +154,8 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 			out = append(out, a)
 		}
 	}
-	// Each part of the time that shows a difference by itself shows this one, and so does each half of the round trips.
+	// Each part of the time that shows a difference by itself shows this one at least half as well, and so does each half
+	// of the round trips. On a busy host a part has others, too.
 	part := func(from, to int64) (a alignment, clear bool) {
 		var in []pair
 		for _, p := range pairs {
@@ -169,8 +170,9 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 	changed := false
 	for _, parts := range []int64{2, 4} {
 		for k := range parts {
-			a, clear := part(first+(last+1-first)*k/parts, first+(last+1-first)*(k+1)/parts)
-			changed = changed || clear && !best.agrees(&a)
+			from, to := first+(last+1-first)*k/parts, first+(last+1-first)*(k+1)/parts
+			a, clear := part(from, to)
+			changed = changed || clear && !best.agrees(&a) && 2*l.between(pairs, from, to) < a.by
 		}
 	}
 	switch {
@@ -366,6 +368,17 @@ func (l *line) alignment(pairs []pair, path int64) (a alignment, times []int64) 
 	a.bound = path/2 + int64(2*l.tolerance) + 1000 // Row.At is in µs
 	a.slack = min(2*mostDrift, 2*l.tolerance/float64(max(a.to-a.from, 1)))
 	return a, times
+}
+
+// between is how many round trips are on the line that came back in a part of the time.
+func (l *line) between(pairs []pair, from, to int64) int {
+	on := map[int]bool{}
+	for i := range pairs {
+		if p := &pairs[i]; p.at >= from && p.at < to && math.Abs(l.of(p)-l.offset) <= l.tolerance {
+			on[p.probe] = true
+		}
+	}
+	return len(on)
 }
 
 // rivals are the other differences at which more than three quarters as many round trips are as on the line, beyond
