@@ -154,8 +154,8 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 			out = append(out, a)
 		}
 	}
-	// Each part of the time that shows a difference by itself shows this one at least half as well, and so does each half
-	// of the round trips. On a busy host a part has others, too.
+	// Each part of the time that shows a difference by itself shows this one at least half as well, and so does each
+	// half of the round trips. On a busy host a part has others, too.
 	part := func(from, to int64) (a alignment, clear bool) {
 		var in []pair
 		for _, p := range pairs {

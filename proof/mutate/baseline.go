@@ -40,6 +40,8 @@ type tests struct {
 	left     []string // tests that the ways so far left out in whole or in part; nil before the first
 	stages   []stage  // none of a way in which they fail without a mutation: they would notice nothing
 	reached  []block  // nil if the tests start processes, which reach more
+	switched *switched
+	env      []string // of the test program, beside this process's
 }
 
 // stage is some tests of a package that run in one process. The quickest tests are the first stage, because most
@@ -174,6 +176,16 @@ func (t *tests) passes(dir string, w way) (r result, said []byte, err error) {
 // try runs the tests with one mutation, stage by stage until they fail. The tests that take root or long are learnt
 // when the others do not notice a mutation.
 func (t *tests) try(dir string, m mutation) (result, error) {
+	if number := t.switched.number(m); number != 0 {
+		r, err := t.switched.try(t, number)
+		if err == nil && r != killed { // by itself it may leave something unused
+			var by result
+			if by, err = t.mutated(dir, m); by == invalid {
+				r = invalid
+			}
+		}
+		return r, err
+	}
 	for next := 0; ; {
 		if len(t.stages) > next && !t.misses(m) {
 			r, err := t.mutated(dir, m)
@@ -263,6 +275,7 @@ func (t *tests) run(dir string, w way, limit time.Duration, flags ...string) (re
 	test := exec.CommandContext(ctx, args[0], args[1:]...)
 	test.Dir = t.dir
 	test.Env = append(os.Environ(), goFlags(dir), "PWD="+t.dir)
+	test.Env = append(test.Env, t.env...)
 	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutated test may leave child processes
 	test.Cancel = func() error { return syscall.Kill(-test.Process.Pid, syscall.SIGKILL) }
 	test.WaitDelay = 10 * time.Second

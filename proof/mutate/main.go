@@ -5,6 +5,9 @@
 // fails or hangs kills the mutation; a mutation that does not compile is replaced by the next one. The same seed on the
 // same source gives the same mutations.
 //
+// Most mutations of a package are in one program, each behind its number, and only the tests that reach one run with
+// it: see switched.go. The others, such as those of constants, are compiled one by one.
+//
 // The tests of make check run first. Root then runs all of the package's tests, because a broken program must not be
 // root on the machine itself, inside of bubblewrap: see sandbox.go. A survivor that is listed in equivalent.txt, with
 // the reason why no test can notice it, counts as equivalent. A mutation of a statement that no test of the package
@@ -72,6 +75,9 @@ func run(n, skip int, seed uint64, limit, spend time.Duration, only []string, pa
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Mkdir(filepath.Dir(reachedFile(dir)), 0o755); err != nil {
+		return 0, err
+	}
 	ways := []way{{short: true}}
 	if os.Geteuid() == 0 {
 		box, err := newSandbox(dir)
@@ -82,11 +88,20 @@ func run(n, skip int, seed uint64, limit, spend time.Duration, only []string, pa
 	}
 	total, byPackage, known := tally{}, map[string]tally{}, map[string]*tests{}
 	next, start := skip, time.Now()
+	some := map[string][]mutation{} // those that are tried, by package; more are if many do not compile
+	for _, m := range all[min(skip, len(all)):min(skip+n+n/5, len(all))] {
+		some[m.pkg] = append(some[m.pkg], m)
+	}
 	for ; next < len(all) && total.counted() < n && time.Since(start) < spend; next++ {
 		m := all[next]
 		if known[m.pkg] == nil {
 			if known[m.pkg], err = baseline(m.pkg, ways, limit); err != nil {
 				return 0, err
+			}
+			own := filepath.Join(dir, fmt.Sprint(len(known)))
+			known[m.pkg].switched, err = newSwitched(own, reachedFile(dir), m.pkg, some[m.pkg], ways)
+			if err != nil {
+				fmt.Println("each mutation is compiled by itself:", err)
 			}
 		}
 		r, err := known[m.pkg].try(dir, m)

@@ -94,6 +94,103 @@ func TestTry(t *testing.T) {
 	}
 }
 
+// many has each kind of expression and statement that a mutation changes, also where Go wants a constant.
+const many = `package m
+
+import "time"
+
+const shift = 1 << 3
+
+type (
+	bits  uint16
+	block [shift + 1]byte
+)
+
+var table = map[int]bits{4: 5, 6 + 1: 7}
+
+type counter struct{ n, sum int }
+
+func (c *counter) add(v int) { c.n++; c.sum += v }
+
+func Many(v []int, on bool, s string, f float64) (c counter, b bits, d time.Duration, text string) {
+	for i := 0; i < len(v); i++ {
+		if x := v[i]; on && x >= 3 || !on && (x-1)*2 > 8 {
+			c.add(x / 2)
+		} else if x == 2 {
+			c.sum--
+			continue
+		}
+		b = b | bits(v[i])<<2 | 1<<uint(i)
+	}
+	switch b & 0xf0 {
+	case 16, 0x20 | 1:
+		b >>= 1
+		b = b >> 2
+	default:
+		var x block
+		x[2] += 3
+		b += bits(x[2]) + table[4] - table[7]
+	}
+	if s > "b" != on {
+		text = s + "c"
+	}
+	d = time.Duration(c.n)*time.Second + 3*time.Millisecond
+	if f*1.5 <= 2 && f-0.5 < 1 {
+		d = -d
+	}
+	true := on == (f != 0)
+	_ = func() bool { return true || len(text) > 3 }()
+	return c, b, d, text
+}
+`
+
+// Mutations that one program has, each behind its number, do what they do when each is compiled by itself, and most of
+// them can be in one program.
+func TestSwitched(t *testing.T) {
+	needs.Long(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module example.com/m\ngo 1.24\n", "m.go": many,
+		"m_test.go": `package m
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestMany(t *testing.T) {
+	for i, want := range []string{
+		"{4 7} 62 -4.003sbc", "{1 2} 3 -1.003s", "{0 0} 1 3mscc",
+	} {
+		c, b, d, s := Many([][]int{{1, 2, 3, 4, 5, 6}, {2, 6}, nil}[i], i == 0, []string{"b", "a", "c"}[i], float64(i))
+		if got := fmt.Sprint(c, b, d, s); got != want { t.Error(got) }
+	}
+}
+
+func TestOther(t *testing.T) {}
+`} {
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	t.Chdir(dir)
+	all := must.Get(pick(must.Get(sources([]string{"./..."}))(t), 1))(t)
+	ways := []way{{short: true}}
+	one, by := must.Get(baseline("example.com/m", ways, 20*time.Second))(t),
+		must.Get(baseline("example.com/m", ways, 20*time.Second))(t)
+	work := t.TempDir()
+	one.switched = must.Get(newSwitched(filepath.Join(work, "1"), filepath.Join(work, "reached"), "example.com/m", all,
+		ways))(t)
+	seen := map[result]int{}
+	for _, m := range all[:24] {
+		got, want := must.Get(one.try(t.TempDir(), m))(t), must.Get(by.try(t.TempDir(), m))(t)
+		check.Equal(t, got, want, m.String()+": %s")
+		seen[got]++
+	}
+	check.Equal(t, seen[killed] > 0 && seen[survived] > 0, true, "some are killed and some survive: %t")
+	n := len(one.switched.numbers)
+	check.Equal(t, len(one.switched.tests), 2, "%d tests pass without a mutation")
+	t.Logf("%d of %d in one program", n, len(all))
+	check.Equal(t, 10*n > 8*len(all), true, "most are in one program: %t")
+}
+
 // The quickest tests run first. Those that -short leaves out in whole or in part run without it.
 func TestStages(t *testing.T) {
 	all, left := stages(way{short: true}, []byte("=== RUN TestA\n--- PASS: TestA (3.00s)\n--- PASS: TestB (0.30s)\n"+

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -45,7 +46,8 @@ func newSandbox(dir string) (*sandbox, error) {
 	out, err := exec.Command("go", "env", "GOCACHE").Output()
 	tree, terr := os.Getwd()
 	box := &sandbox{dir: dir, cache: strings.TrimSpace(string(out)), tree: tree}
-	return box, errors.Join(err, terr, os.Mkdir(dir+"/layers", 0o755))
+	return box, errors.Join(err, terr, os.Mkdir(dir+"/layers", 0o755),
+		os.MkdirAll(filepath.Dir(reachedFile(dir)), 0o755))
 }
 
 // wrap returns the arguments that run a command in the sandbox, in a folder of the tree; the command itself if the
@@ -54,13 +56,14 @@ func (s *sandbox) wrap(dir string, command []string) []string {
 	if s == nil {
 		return command
 	}
-	at := s.dir + "/layers"
+	at, reached := s.dir+"/layers", filepath.Dir(reachedFile(s.dir))
 	args := []string{"unshare", "--mount", "--propagation", "private", "sh", "-ec", layers, "sh", at, s.cache, s.tree,
 		"prlimit", fmt.Sprintf("--data=%d", mostMemory), "bwrap", "--unshare-net", "--unshare-pid", "--unshare-ipc",
 		"--unshare-uts", "--unshare-cgroup",
 		"--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--dev-bind-try", "/dev/net/tun",
 		"/dev/net/tun", "--proc", "/proc",
-		"--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", s.dir, s.dir, "--bind", at + "/1", s.cache, "--bind",
+		"--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", s.dir, s.dir,
+		"--bind", reached, reached, "--bind", at + "/1", s.cache, "--bind",
 		at + "/2", s.tree, "--chdir", dir, "--cap-drop", "all"}
 	for _, c := range capabilities {
 		args = append(args, "--cap-add", c)
