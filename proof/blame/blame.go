@@ -163,7 +163,10 @@ func (o *options) run(w io.Writer) (*matrix, error) {
 			r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		}
 		if err := o.measure(order[0], n, r, m); err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", order[0].protocol, names(order[0].what), err)
+			err = fmt.Errorf("%s, %s: %w", order[0].protocol, names(order[0].what), err)
+			if m.failed = append(m.failed, err); len(m.failed) > 1+n/20 {
+				return nil, errors.Join(m.failed...)
+			}
 		}
 		order = order[1:]
 	}

@@ -40,6 +40,8 @@ const (
 	// cardNap is how often the model looks for frames to send: often enough for pulses of 1 to 20 ms, and rarely enough
 	// for the loops that it interrupts.
 	cardNap = 150 * time.Microsecond
+	// cardRest is what the bench has the core for between two looks, whatever waits.
+	cardRest = 20 * time.Microsecond
 )
 
 // cards are the models, by the driver for them.
@@ -129,7 +131,10 @@ func beCard(socket, name, driver string) error {
 	}
 	defer tap.Close()
 	p.Connect(tap)
-	p.StartWith(runtime.LockOSThread, func() { tap.Wait(cardNap) })
+	p.StartWith(runtime.LockOSThread, func() {
+		tap.Wait(cardNap)
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: cardRest.Nanoseconds()}, nil)
+	})
 	s, err := vfioserver.Listen(socket, p, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err

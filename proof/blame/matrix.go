@@ -25,6 +25,7 @@ type matrix struct {
 	direct [2]int                              // link: right direction, of all with a direction
 	absent map[string]int                      // causes that only a plant has, in episodes without it
 
+	failed  []error        // of episodes that could not be measured
 	refused map[string]int // episodes that could not be explained by the responder's report, by the reason
 
 	load string
@@ -255,6 +256,9 @@ func (m *matrix) write(w io.Writer) {
 	if m.dropped > 0 {
 		fmt.Fprintf(w, "Loss: the relay dropped %d frames, warm-up included; reports call %d probes lost.\n", m.dropped,
 			m.reported)
+	}
+	for _, err := range m.failed {
+		fmt.Fprintf(w, "Not measured: 1 episode: %s\n", sanitize.Error(err))
 	}
 	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
 		fmt.Fprintf(w, "Not explained: %s: %s\n", sanitize.Count(m.refused[why], "episode"), why)
