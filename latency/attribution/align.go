@@ -92,8 +92,7 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	fits, err := alignCores(all, gaps, r.path(), within)
 	if err == nil && clockError >= 0 {
 		fits = slices.DeleteFunc(fits, func(f fit) bool {
-			d := f.far(first) - first
-			return max(d, -d) > clockError+f.bound
+			return abs(f.far(first)-first) > clockError+f.bound
 		})
 		if len(fits) == 0 {
 			err = errNotShown
@@ -164,13 +163,13 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 // that is not most of what this host did not cause.
 func (r *Result) ruleOut(all []slow, gaps map[int][]Interval, l *Loop) bool {
 	possible, of := l.possible(all, gaps)
-	clear := 0
+	divided := 0
 	for _, p := range possible {
 		if !p {
-			clear++
+			divided++
 		}
 	}
-	if 2*clear <= of {
+	if 2*divided <= of {
 		return false
 	}
 	none := &Loop{From: l.From, Start: math.MinInt64, End: math.MaxInt64}
@@ -182,7 +181,7 @@ func (r *Result) ruleOut(all []slow, gaps map[int][]Interval, l *Loop) bool {
 		}
 	}
 	r.Aligned = fmt.Sprintf("not aligned, but at no difference of up to %s did gaps of the responder cause more than %s of the %s slowest that it divides",
-		latency.FormatNS(float64(mostOffset)), latency.FormatCount(of/inError), latency.FormatCount(clear))
+		latency.FormatNS(float64(mostOffset)), latency.FormatCount(of/inError), latency.FormatCount(divided))
 	r.FarCauses = l.How
 	return true
 }

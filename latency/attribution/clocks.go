@@ -54,7 +54,7 @@ func (a *alignment) around(s *slow) (from, to int64) {
 // agrees reports whether two alignments are the same from b.from to b.to.
 func (a *alignment) agrees(b *alignment) bool {
 	for _, t := range []int64{b.from, b.to} {
-		if d := a.far(t) - b.far(t); max(d, -d) > a.within(t)+b.bound {
+		if abs(a.far(t)-b.far(t)) > a.within(t)+b.bound {
 			return false
 		}
 	}

@@ -98,7 +98,7 @@ func (t *tests) learn(dir string) error {
 	if t.left != nil && len(t.left) == 0 {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), []byte("{}"), 0o644); err != nil {
+	if err := overlay(dir, nil); err != nil {
 		return err
 	}
 	r, said, err := t.passes(dir, w)
@@ -216,10 +216,7 @@ func (t *tests) mutated(dir string, m mutation) (result, error) {
 	if err != nil {
 		return "", err
 	}
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	b, err := json.Marshal(map[string]map[string]string{"Replace": {m.file: changed}})
-	if err := errors.Join(err, os.WriteFile(changed, m.apply(source), 0o644),
-		os.WriteFile(overlay, b, 0o644)); err != nil {
+	if err := overlay(dir, map[string]string{m.file: string(m.apply(source))}); err != nil {
 		return "", err
 	}
 	return t.compile(dir)
@@ -239,19 +236,42 @@ func (t *tests) misses(m mutation) bool {
 	return in && !hit
 }
 
-// compile makes the test program, outside of the sandbox: this machine's build cache keeps what is not mutated.
+// compile makes the test program.
 func (t *tests) compile(dir string, flags ...string) (result, error) {
-	args := slices.Concat([]string{"test", "-c", "-vet=off", "-o", filepath.Join(dir, "test")}, flags, []string{t.pkg})
+	said, err := compile(dir, t.pkg, flags...)
+	if said != "" {
+		return invalid, nil
+	}
+	return survived, err
+}
+
+// overlay has the compiler read other texts instead of files.
+func overlay(dir string, texts map[string]string) error {
+	replace := map[string]string{}
+	for file, text := range texts {
+		replace[file] = filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(replace[file], []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "overlay.json"), b, 0o644))
+}
+
+// compile makes the test program of a package with the overlay, outside of the sandbox: this machine's build cache
+// keeps what is not mutated. It returns what the compiler says if it rejects the package.
+func compile(dir, pkg string, flags ...string) (string, error) {
+	args := slices.Concat([]string{"test", "-c", "-vet=off", "-o", filepath.Join(dir, "test")}, flags, []string{pkg})
 	build := exec.Command("go", args...)
 	build.Env = append(os.Environ(), goFlags(dir))
 	out, err := build.CombinedOutput()
 	switch {
 	case err == nil:
-		return survived, nil
+		return "", nil
 	case errors.As(err, new(*exec.ExitError)) && bytes.HasPrefix(out, []byte("# ")): // what the compiler says
-		return invalid, nil
+		return string(out), nil
 	}
-	return "", fmt.Errorf("compile the tests of %s: %w: %s", t.pkg, err, bytes.TrimSpace(out))
+	return "", fmt.Errorf("compile the tests of %s: %w: %s", pkg, err, bytes.TrimSpace(out))
 }
 
 func goFlags(dir string) string {
