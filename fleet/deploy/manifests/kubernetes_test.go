@@ -56,11 +56,13 @@ func render(t *testing.T, path string) (docs [][]byte) {
 // files of kubectl-validate are used: its code imports Kubernetes' API server, which compiles for minutes.
 func schemas(t *testing.T) string {
 	t.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kubectl-validate").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
+	// unlike `go list -m`, this downloads a module that no package of this build needs
+	text, err := exec.Command("go", "mod", "download", "-json", "sigs.k8s.io/kubectl-validate").Output()
+	var module struct{ Dir, Error string }
+	if e := json.Unmarshal(text, &module); e != nil || module.Error != "" {
+		t.Fatalf("go mod download: %v, %s", errors.Join(err, e), module.Error)
 	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "pkg", "openapiclient", "builtins", release)
+	return filepath.Join(module.Dir, "pkg", "openapiclient", "builtins", release)
 }
 
 // An object has the fields of a Kubernetes object that the tests read.
