@@ -352,6 +352,8 @@ func (r *Result) addGaps(all []slow, a *alignment, gaps []Interval, l *Loop) {
 		p.Network, p.Elsewhere = d.neither, 0
 		if d.neither <= l.From || l.Missed > 0 {
 			p.Network, p.Elsewhere = 0, d.neither
+		} else if d.neither > rest/8 { // so the link delayed it for certain, and it may have come after the gap
+			p.FarWait, p.Elsewhere = 0, p.FarWait
 		}
 		if row.Times[5] != NotKnown {
 			continue

@@ -28,6 +28,7 @@ type plan struct {
 	step, after    int64 // by the first the responder's clock is set forward, after the second
 	until          int64 // the responder's loop stops only until then
 	probes         int   // delayed by one gap, instead of one
+	during         int   // delayed by the link, with a gap of three quarters of that time within it
 	card           int64 // a reply is seen so much later than by the card's timestamp in the mean, more or less
 }
 
@@ -93,6 +94,12 @@ func (c plan) build() (*Result, *Loop, map[int64]Side) {
 	}
 	for range c.network {
 		add(Network, dice.Int64N(minute), 20_000+dice.Int64N(2_000_000))
+	}
+	for k := range c.during { // the gap ends at the same time as the delay, begins then, or neither
+		at, took := dice.Int64N(minute), 200_000+dice.Int64N(2_000_000)
+		add(Network, at, took)
+		from := at + 5000 + took/8*int64(k%3)
+		stop(from, from+took*3/4)
 	}
 	for range 6000 { // ordinary gaps, which explain nothing
 		at := there(dice.Int64N(minute))
@@ -286,6 +293,25 @@ func TestAlignedSides(t *testing.T) {
 	t.Logf("%d right, %d wrong, %d to none, %d of %d measurements refused", right, wrong, none, refused, measurements)
 	if 100*right < 95*all || 100*wrong > all {
 		t.Errorf("%d right, %d wrong and %d to none of %d", right, wrong, none, all)
+	}
+}
+
+// A gap explains a round trip only if the probe can have come soon after it was sent, and if the reply came back soon
+// after the gap's end. Otherwise the link delayed it for certain, and whether the gap did as well is not known.
+func TestGapWithinADelay(t *testing.T) {
+	for _, clockError := range []int64{-1, 1000} {
+		r, l, sides := plan{seed: 5, far: 200, during: 60}.build()
+		must.OK(t, r.AddResponder(l, 100_000, clockError))
+		addUp(t, r)
+		right, wrong, none := judge(r, sides)
+		if right < 195 || wrong > 2 {
+			t.Errorf("clock error %d: %d right, %d wrong, %d to none", clockError, right, wrong, none)
+		}
+		for i := range r.Rows {
+			if row := &r.Rows[i]; sides[row.RTT] == Network && row.Parts.Of(Network) < row.RTT/6 {
+				t.Errorf("%d ns of %d are the network's", row.Parts.Of(Network), row.RTT)
+			}
+		}
 	}
 }
 

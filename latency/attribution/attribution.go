@@ -218,6 +218,17 @@ func (p *Probe) divide(u *Usual, send, wait int64) (out Parts) {
 	return out
 }
 
+// leaveOut leaves out timestamps that may be wrong by more than a quarter of the round trip, as those of a card whose
+// clock could not be read quickly may be. They tell nothing of it.
+func (p *Probe) leaveOut() {
+	if 4*p.LeftNICError > p.RTT() {
+		p.LeftNIC, p.LeftNICError = 0, 0
+	}
+	if 4*p.ReachedError > p.RTT() {
+		p.Reached, p.ReachedError = 0, 0
+	}
+}
+
 // own returns the most that this host can have held up the probe while sending, that the reply can have been held up
 // between its timestamp and the loop, and that it can have waited for the loop.
 func (p *Probe) own(u *Usual) (send, card, wait int64) {

@@ -25,6 +25,22 @@ func sampleOf(n int) (all []Probe) {
 	return all
 }
 
+// A timestamp that may be wrong by more than a quarter of the round trip does not count, another one does.
+func TestCoarseTimestamps(t *testing.T) {
+	const more = 200_000
+	for off, want := range map[int64]Side{1000: Here, more / 4: Here, more / 3: Elsewhere} {
+		p := ordinary()
+		p.FarWait, p.Residence, p.LeftNIC, p.Reached = -1, -1, 3000, 9000
+		p.LeftNICError, p.ReachedError = off, off
+		p.Looked, p.Seen = p.Looked+more, p.Seen+more
+		r := Explain([]Probe{p}, sampleOf(100), About{Total: 1000}, nil)
+		if row := r.Rows[0]; row.Side != want.String() || (row.Times[2] < 0) != (want == Elsewhere) ||
+			(row.Times[7] < 0) != (want == Elsewhere) {
+			t.Errorf("wrong by %d ns at most: %s, %+v", off, row.Side, row)
+		}
+	}
+}
+
 // One cause at a time goes to its side, and two of the same length on both hosts are unknown.
 func TestVerdict(t *testing.T) {
 	const more = 200_000

@@ -169,6 +169,9 @@ func Explain(slowest, sample []Probe, about About, causes []Cause) *Result {
 		related = "by the round trips themselves, within " + latency.FormatNS(float64(bound))
 	}
 	u := Typical(sample)
+	for _, p := range all {
+		p.leaveOut()
+	}
 	r := &Result{Usual: u, Related: related, Direction: about.Direction, FarLoop: about.FarLoop, How: about.How,
 		CausesBy: about.CausesBy, Cost: about.Cost, MissedCauses: about.MissedCauses}
 	slowest = sorted(slowest)

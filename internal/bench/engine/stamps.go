@@ -45,7 +45,8 @@ type stamps struct {
 	slow             *slowest // these two get timestamps that arrive after the reply
 	sample           *sample
 	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's timestamp arrived
-	reading          NIC      // the latest reading of the card's clock
+	reading          NIC      // of the card's clock, the one that tells most of it now
+	tried            uint64   // tick of the latest
 }
 
 type stamped struct {
@@ -176,21 +177,37 @@ func readKernel() (n NIC) {
 	return n
 }
 
-// readEvery is how old a reading of the card's clock may be, which takes microseconds.
+// A reading of the card's clock takes microseconds, and the clock is read readEvery at most. Where it takes longer,
+// the thread does so for a tenth of its time, but at least every 50 * readEvery.
 const readEvery = 200 * time.Microsecond
+
+// CardSlew is how fast a card's clock may run compared with the cycle counter: its oscillator is within 100 ppm (IEEE
+// 802.3), as the counter's is assumed to be.
+const CardSlew = 200e-6
+
+// off is by how many ticks a reading may be wrong at a later time.
+func (n *NIC) off(tick uint64) float64 { return float64(n.Within)/2 + CardSlew*float64(tick-n.Tick) }
 
 // readCard compares the card's clock with ticks. The result is zero if it cannot be read.
 func (s *stamps) readCard() NIC {
-	if s.reading.Tick != 0 && polling.TSC()-s.reading.Tick < s.clock.Ticks(readEvery) {
+	every := s.clock.Ticks(readEvery)
+	rest := max(min(2*10*s.reading.Within, 50*every), every) // it is read twice
+	if s.reading.Tick != 0 && polling.TSC()-s.tried < rest {
 		return s.reading
 	}
-	s.reading = NIC{}
 	for range 2 { // the thread may be descheduled in between
-		from := polling.TSC()
+		s.tried = polling.TSC()
 		shows, err := s.card.ReadClock()
-		within := polling.TSC() - from
-		if err == nil && (s.reading.Tick == 0 || within < s.reading.Within) {
-			s.reading = NIC{Clock: shows, Tick: from, Within: within, Card: true}
+		if err != nil {
+			s.reading = NIC{}
+			break
+		}
+		n := NIC{Clock: shows, Tick: s.tried, Within: polling.TSC() - s.tried, Card: true}
+		was := &s.reading
+		passed := shows - was.Clock - s.clock.Between(was.Tick+was.Within/2, n.Tick+n.Within/2)
+		both := s.clock.Nanoseconds(uint64(was.off(n.Tick)+n.off(n.Tick))) + 1
+		if was.Tick == 0 || n.off(n.Tick) <= was.off(n.Tick) || max(passed, -passed) > both { // the clock was set
+			s.reading = n
 		}
 	}
 	return s.reading

@@ -107,13 +107,17 @@ type clocked struct {
 	*fake
 	reads int
 	fails error
+	takes uint64 // ticks
+	ahead int64  // ns
 }
 
 const cardAhead = 3600e9
 
 func (c *clocked) ReadClock() (int64, error) {
 	c.reads++
-	return testClock.Nanoseconds(polling.TSC()) + cardAhead, c.fails
+	for from := polling.TSC(); polling.TSC()-from < c.takes; {
+	}
+	return testClock.Nanoseconds(polling.TSC()) + cardAhead + c.ahead, c.fails
 }
 
 // If the card's clock can be read, the slowest round trips and the random sample have the card's timestamps, and a
@@ -161,6 +165,35 @@ func TestSlowestHaveCardTimestamps(t *testing.T) {
 	for _, k := range run().Slowest() {
 		check.Equal(t, k.NIC, NIC{}, "its clock cannot be read: %+v")
 	}
+}
+
+// A card's clock that takes long to read is read for at most a tenth of the thread's time. The reading that was the
+// quickest counts until another one tells more, or until the clock was set.
+func TestSlowCardClock(t *testing.T) {
+	f := &clocked{fake: &fake{}, takes: testClock.Ticks(300 * time.Microsecond)}
+	s := &stamps{Stamper: &Stamper{card: f}, clock: testClock}
+	first := polling.TSC()
+	for f.reads < 6 {
+		s.readCard()
+	}
+	if took := polling.TSC() - first; took < 2*20*f.takes {
+		t.Errorf("read three times in %d ticks, while a reading takes %d", took, f.takes)
+	}
+	wait := func() (n NIC) {
+		for before := f.reads; f.reads == before; {
+			n = s.readCard()
+		}
+		return n
+	}
+	was := s.reading
+	f.takes *= 20
+	check.Equal(t, wait(), was, "a slow reading takes its place: %+v")
+	f.takes, f.ahead = f.takes/20, int64(time.Hour)
+	if n := wait(); n.Clock-was.Clock < int64(time.Hour) {
+		t.Errorf("%+v after %+v, and the clock was set forward by an hour", n, was)
+	}
+	f.fails = errors.New("gone")
+	check.Equal(t, wait(), NIC{}, "its clock cannot be read: %+v")
 }
 
 func TestEstimates(t *testing.T) {

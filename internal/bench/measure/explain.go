@@ -138,12 +138,8 @@ func (s *Series) explain(rep *report.Report, clock *latency.Clock, noise *Noise)
 	return r
 }
 
-// How fast a clock of timestamps may run compared with the cycle counter: CLOCK_REALTIME while it is corrected
-// (adjtimex(2)), and a card's, whose oscillator is within 100 ppm (IEEE 802.3), as the counter's is assumed to be.
-const (
-	kernelSlew = 500e-6
-	cardSlew   = 200e-6
-)
+// kernelSlew is how fast CLOCK_REALTIME may run compared with the cycle counter, while it is corrected (adjtimex(2)).
+const kernelSlew = 500e-6
 
 // addNIC sets the times of a round trip by the kernel's or the card's timestamps, relative to when it was sent. Without
 // any, or if their clock was set meanwhile, they remain unknown.
@@ -154,7 +150,7 @@ func addNIC(p *attribution.Probe, k *engine.Slow, clock *latency.Clock) {
 	}
 	slew := kernelSlew
 	if s.Card {
-		slew = cardSlew
+		slew = engine.CardSlew
 	}
 	rtt, near := p.Seen-p.Sent, clock.Between(k.Sent, s.Tick+s.Within/2)
 	at := func(stamp int64) (t, off int64, ok bool) {
