@@ -305,17 +305,29 @@ func (r *Row) here() int64 { return r.send() + max(r.NIC+r.Wait, r.Parts.HereNIC
 
 func (r *Row) send() int64 { return max(r.Send, r.Parts.HereSend-r.late()) }
 
-// waited returns the gap that a round trip can have waited for longest, and for how long.
+// waited returns the gap that a round trip can have waited for longest, and for how long. After it the loop is busy with
+// the frames that came meanwhile, at most for as long as the gap was: the time between two of these gaps is shorter than
+// half of the second.
 func (a *alignment) waited(s *slow, gaps []Interval, longest int64) (in *Interval, most int64) {
 	from, to := a.around(s)
-	k := sort.Search(len(gaps), func(k int) bool { return gaps[k].End > from })
+	k, at := sort.Search(len(gaps), func(k int) bool { return gaps[k].End > from }), 0
 	for ; k < len(gaps) && gaps[k].End-longest < to; k++ {
 		g := &gaps[k]
 		if d := min(g.End, to) - max(g.Start, from); d > most {
-			in, most = g, d
+			in, at, most = g, k, d
 		}
 	}
-	return in, most
+	if in == nil {
+		return nil, 0
+	}
+	busy := in.End
+	for _, g := range gaps[at+1:] {
+		if 2*(g.Start-busy) > g.End-g.Start || g.End-in.End > in.End-in.Start {
+			break
+		}
+		busy = g.End
+	}
+	return in, min(busy, to) - max(in.Start, from)
 }
 
 func longestOf(gaps []Interval) (most int64) {

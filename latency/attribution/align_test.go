@@ -28,6 +28,7 @@ type plan struct {
 	step, after    int64 // by the first the responder's clock is set forward, after the second
 	until          int64 // the responder's loop stops only until then
 	probes         int   // delayed by one gap, instead of one
+	backlog        int64 // to answer each of them takes that part of the gap; nothing if zero
 	during         int   // delayed by the link, with a gap of three quarters of that time within it
 	card           int64 // a reply is seen so much later than by the card's timestamp in the mean, more or less
 }
@@ -83,7 +84,14 @@ func (c plan) build() (*Result, *Loop, map[int64]Side) {
 		add(Responder, at, took)
 		for i := range c.probes { // they come while the loop is stopped
 			part := took * int64(i+1) / int64(c.probes+1) / 2
-			add(Responder, at+part, took-part)
+			if c.backlog == 0 {
+				add(Responder, at+part, took-part)
+				continue
+			}
+			each := took / c.backlog
+			done := took + int64(i+1)*each
+			stop(at+5000+done-each*4/5, at+5000+done)
+			add(Responder, at+part, done-part)
 		}
 	}
 	for at := int64(1e6); c.period != 0 && at < minute; at += c.period {
@@ -311,6 +319,19 @@ func TestGapWithinADelay(t *testing.T) {
 			if row := &r.Rows[i]; sides[row.RTT] == Network && row.Parts.Of(Network) < row.RTT/6 {
 				t.Errorf("%d ns of %d are the network's", row.Parts.Of(Network), row.RTT)
 			}
+		}
+	}
+}
+
+// Probes that came while the responder's loop did not run are answered one after the other when it does.
+func TestBacklog(t *testing.T) {
+	for _, c := range []plan{{backlog: 6}, {backlog: 6, network: 100}, {backlog: 20, short: 1000}} {
+		c.seed, c.far, c.probes = 6, 100, 5
+		r, l, sides := c.build()
+		must.OK(t, r.AddResponder(l, 100_000, 1000))
+		addUp(t, r)
+		if right, wrong, none := judge(r, sides); right < 95*len(r.Rows)/100 || wrong > 2 {
+			t.Errorf("%+v: %d right, %d wrong, %d to none", c, right, wrong, none)
 		}
 	}
 }
