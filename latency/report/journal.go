@@ -152,7 +152,7 @@ func (r *Report) loadParts(path string) error {
 			return fmt.Errorf("%s:%d: %w part: %w", path, line, ErrFormat, err)
 		}
 		r.Runs, r.Counts, r.Drops, whole = append(r.Runs, p.Run), p.Counts, p.Drops, at
-		r.Order = p.Order
+		r.Rejected, r.Order = p.Rejected, p.Order
 		if p.Counters != nil {
 			r.Device.Counters = p.Counters
 		}

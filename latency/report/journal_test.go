@@ -3,6 +3,7 @@ package report_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,8 +29,15 @@ func parts(n int) []report.Part {
 			series = append(series, &latency.Series{Name: name,
 				Intervals: []latency.Interval{{Start: run.Start, End: run.End, Histogram: h}}})
 		}
-		out = append(out, report.Part{Run: run, Place: &i, Series: series,
-			Counts: report.Counts{Sent: 4 * int64(i+1), Received: 3 * int64(i+1), Lost: int64(i + 1)}})
+		p := report.Part{Run: run, Place: &i, Series: series,
+			Counts:   report.Counts{Sent: 4 * int64(i+1), Received: 3 * int64(i+1), Lost: int64(i + 1)},
+			Drops:    []report.Drop{{Place: report.DroppedHere, By: "ring", Frames: int64(i)}},
+			Rejected: []report.Rejection{{Reason: "wrong source", Frames: int64(i)}}, Order: &report.Order{Extent: int64(i)}}
+		if i == 1 { // later parts leave out what is as before
+			p.Counters, p.STAMP = map[string]uint64{"rx": 1}, &report.STAMP{SSID: 1}
+			p.Warnings, p.Notes = []string{"w"}, []string{"n"}
+		}
+		out = append(out, p)
 	}
 	return out
 }
@@ -44,7 +52,10 @@ func unfinished(runs int) *report.Report {
 // Wherever a log was truncated, the report has all parts that were written completely, and says how many there are.
 func TestJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "r")
-	j := must.Get(report.NewJournal(dir, unfinished(7)))(t)
+	head := unfinished(7)
+	head.Order, head.Rejected, head.Drops = &report.Order{}, parts(1)[0].Rejected, parts(1)[0].Drops
+	head.Tail, head.Warnings = &report.Tail{}, []string{"of the head"}
+	j := must.Get(report.NewJournal(dir, head))(t)
 	defer j.Close()
 	log := filepath.Join(dir, report.HlogFile)
 	all := parts(4)
@@ -84,6 +95,17 @@ func TestJournal(t *testing.T) {
 			t.Fatalf("cut at %d of %d: %d runs, %+v, want those of %d parts", cut, len(whole), len(rep.Runs),
 				rep.Counts, n)
 		}
+		latest := fmt.Sprint(rep.Drops, rep.Rejected, rep.Order, rep.STAMP, rep.Warnings, rep.Notes,
+			rep.Device.Counters)
+		p := report.Part{Warnings: head.Warnings, Notes: head.Notes, Counters: head.Device.Counters, STAMP: head.STAMP}
+		if n > 1 {
+			p = all[1]
+		}
+		if n > 0 {
+			last := all[n-1]
+			p.Drops, p.Rejected, p.Order = last.Drops, last.Rejected, last.Order
+		}
+		must.Equal(t, latest, fmt.Sprint(p.Drops, p.Rejected, p.Order, p.STAMP, p.Warnings, p.Notes, p.Counters), "%s")
 		if n == 4 && (len(rep.Series) != 2 || !strings.HasPrefix(rep.UnfinishedText(),
 			"unfinished: 4 of 7 planned runs were measured (4.000 s of 7.000 s)")) {
 			t.Errorf("%d series, %q", len(rep.Series), rep.UnfinishedText())
