@@ -43,7 +43,8 @@ func TestFolder(t *testing.T) {
 	must.OK(t, os.Symlink(empty, symlink))
 	foreign := t.TempDir()
 	must.OK(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600))
-	check.Fails(t, "a folder with something else", check.Err(report.OpenFolder(foreign, user, user)), report.ErrExists)
+	check.Fails(t, "a folder with something else", check.Err(report.OpenFolder(foreign, user, user)), report.ErrExists,
+		"report "+foreign+": the folder cannot be given to uid 65534: ")
 	check.Fails(t, "a symbolic link", check.Err(report.OpenFolder(symlink, user, user)), nil)
 	for _, d := range []string{foreign, empty} {
 		if info, err := os.Stat(d); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {

@@ -17,15 +17,15 @@ import (
 func TestGapCauses(t *testing.T) {
 	const us = int64(1000)
 	g := Gaps{All: []Gap{ // in the order of time
-		{Core: 1, Start: 0, Duration: 100 * us},
+		{Core: 0, Start: 0, Duration: 100 * us},
 		{Core: 2, Start: 0, Duration: 100 * us},
-		{Core: 1, Start: 10 * us, Duration: 30 * us, Text: "descheduled", Name: "hog"},
-		{Core: 1, Start: 50 * us, Duration: 30 * us, Text: "descheduled", Name: "hog"}, // of the same gap
-		{Core: 1, Start: 90 * us, Duration: 5 * us, Text: "timer tick"},                // less than a tenth
+		{Core: 0, Start: 10 * us, Duration: 30 * us, Text: "descheduled", Name: "hog"},
+		{Core: 0, Start: 50 * us, Duration: 30 * us, Text: "descheduled", Name: "hog"}, // of the same gap
+		{Core: 0, Start: 90 * us, Duration: 5 * us, Text: "timer tick"},                // less than a tenth
 		{Core: -1, Start: 95 * us, Duration: 300 * us, Text: "pause", Weak: true},      // of all cores
-		{Core: 1, Start: 200 * us, Duration: 20 * us},
-		{Core: 1, Start: 205 * us, Duration: 10 * us, Text: "descheduled", Name: "cron"},
-		{Core: 1, Start: 500 * us, Duration: 1000 * us, Text: "descheduled", Name: "hog"}, // in no gap
+		{Core: 0, Start: 200 * us, Duration: 20 * us},
+		{Core: 0, Start: 205 * us, Duration: 10 * us, Text: "descheduled", Name: "cron"},
+		{Core: 0, Start: 500 * us, Duration: 1000 * us, Text: "descheduled", Name: "hog"}, // in no gap
 	}}
 	for range 2 { // a second time changes nothing
 		g.Sum()
@@ -39,7 +39,7 @@ func TestGapCauses(t *testing.T) {
 	}
 	g = Gaps{}
 	for k := range int64(2 * mostGapCauses) {
-		g.All = append(g.All, Gap{Core: 1, Start: k, Duration: 1, Text: "a thread", Name: string(rune('A' + k))})
+		g.All = append(g.All, Gap{Core: 0, Start: k, Duration: 1, Text: "a thread", Name: string(rune('A' + k))})
 	}
 	g.Sum()
 	check.Equal(t, len(g.Causes), mostGapCauses, "%d causes")

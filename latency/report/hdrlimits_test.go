@@ -64,6 +64,8 @@ func TestHistogramLimits(t *testing.T) {
 		{of(5, 1, 1<<20-1), ""}, {of(5, 1, 1<<21), ""}, {of(5, 1, 1<<24-1), ""}, {of(5, 1, 1<<24), "at most 1048576"},
 		{of(3, 1, 3600e9, 0x80), "its last counter is cut off"},
 		{of(3, 1, 2, 0x02), ""},
+		{of(3, 1, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1), "count 36028797018963968: "}, // eight bits each
+		{of(3, 1, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80), "count 4611686018427387904: "},
 		{of(0, 1, 2, 2, 2, 2), ""}, // 3 counters
 		{of(0, 1, 2, 2, 2, 2, 2), "more than the 3 counters of its range"},
 		{of(0, 1, 2, 5), ""}, // 3 empty counters

@@ -230,9 +230,8 @@ func (l *hlog) interval(text string) error {
 		tag = ""
 	}
 	f := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\r' })
-	if t, ok := strings.CutPrefix(text, "Tag="); ok {
-		if tag = strings.TrimPrefix(f[0], "Tag="); !strings.HasPrefix(t, tag) || tag == "" || !l.foreign &&
-			!tagPattern.MatchString(tag) {
+	if strings.HasPrefix(text, "Tag=") {
+		if tag = strings.TrimPrefix(f[0], "Tag="); tag == "" || !l.foreign && !tagPattern.MatchString(tag) {
 			return fmt.Errorf("tag %q", tag)
 		}
 		f = f[1:]

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -222,6 +223,8 @@ func TestHlogDamaged(t *testing.T) {
 			t.Fatalf("cut at %d of %d: %v", cut, len(whole), err)
 		}
 	}
+	_, _, err := report.ReadHlog(io.MultiReader(strings.NewReader(whole), iotest.ErrReader(io.ErrNoProgress)), "x.hlog")
+	check.Fails(t, "a disk that fails", err, io.ErrNoProgress, fmt.Sprintf("x.hlog:%d: ", strings.Count(whole, "\n")+1))
 	for name, text := range map[string]string{
 		"x.hlog:0": "",
 		"x.hlog:2: malformed log: line is longer than 4 MiB": "#[Histogram log format version 1.3]\n" +

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -262,7 +263,7 @@ func (r *Report) locateOld() {
 		return
 	}
 	if n, ok := r.Device.Counters["rx_dropped"]; ok {
-		c.DroppedHere = min(c.Lost, int64(min(n, 1<<62)))
+		c.DroppedHere = min(c.Lost, int64(min(n, math.MaxInt64)))
 		c.LostUncertain, c.DroppedHereUncertain = c.DroppedHere, c.DroppedHere
 	} else if r.Traffic.Transport == "socket" {
 		c.LostUncertain = c.Lost

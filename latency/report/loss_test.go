@@ -149,6 +149,8 @@ func TestLocateOld(t *testing.T) {
 			SendFailed: 2},
 		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":2}}}`: {Sent: 9, Lost: 5,
 			LostUncertain: 2, DroppedHere: 2, DroppedHereUncertain: 2, DroppedHereCounted: true},
+		`{"schema":1,"counts":{"sent":9,"lost":5},"device":{"counters":{"rx_dropped":18446744073709551615}}}`: {Sent: 9,
+			Lost: 5, LostUncertain: 5, DroppedHere: 5, DroppedHereUncertain: 5, DroppedHereCounted: true},
 		`{"schema":3,"counts":{"sent":9},"device":{"driver":"socket"}}`: {Sent: 9,
 			DroppedHereCounted: true},
 		`{"schema":3,"counts":{"sent":9},"device":{"driver":"virtio","counters":{"rx_frames":9}}}`: {Sent: 9},

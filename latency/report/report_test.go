@@ -35,7 +35,7 @@ func TestWriteAndRead(t *testing.T) {
 	forward := int64(2)
 	rep.Counts.LostForward = &forward
 	rep.Transfers = map[string]int64{"mmio write": 12}
-	rep.Add(latency.JitterSeries, latency.FromValues([]int64{20, 21, 900}))
+	rep.Add(latency.JitterSeries, latency.FromValues([]int64{900_001})) // more than three digits
 	usual := attribution.Probe{Sent: 1, Left: 2, Looked: 40, Seen: 50, Residence: -1, FarWait: -1, ClockError: -1}
 	slow := usual
 	slow.Seen = 9000
@@ -53,6 +53,7 @@ func TestWriteAndRead(t *testing.T) {
 	for i, s := range got.Series {
 		w := rep.Series[i]
 		if !reflect.DeepEqual(s.Summary, w.Summary) || s.Total.Count != w.Total.Count || s.Total.Max != w.Total.Max ||
+			s.Total.Min != w.Total.Min || math.Abs(s.Total.Sum/w.Total.Sum-1) > 1e-12 ||
 			s.Total.Quantile(0.999) != w.Total.Quantile(0.999) {
 			t.Errorf("series %s: %+v, want %+v", s.Name, s.Summary, w.Summary)
 		}
@@ -68,10 +69,12 @@ func TestWriteAndRead(t *testing.T) {
 	files := filesOf(t, dir)
 	check.Same(t, slices.Sorted(maps.Keys(files)), []string{"raw.csv.zst", "report.html", "report.json", "rtt.hgrm",
 		"rtt.hlog"}, "files: %s")
+	check.Contains(t, files[report.ReportFile], `"label": "a <label> & more"`) // not \u003c
 	z, _ := zstd.NewReader(nil)
 	csv, err := z.DecodeAll([]byte(files[report.RawFile]), nil)
 	if lines := strings.Split(strings.TrimSpace(string(csv)), "\n"); err != nil || len(lines) != 1001 ||
-		lines[0] != "at_ns,from_intended_ns,from_sent_ns" {
+		lines[0] != "at_ns,from_intended_ns,from_sent_ns" ||
+		lines[1000] != fmt.Sprintf("%d,%d,%d", rep.Raw[999].At, rep.Raw[999].FromIntended, rep.Raw[999].FromSent) {
 		t.Errorf("raw: %v, %d lines", err, len(lines))
 	}
 	if left, _ := os.ReadDir(filepath.Dir(dir)); len(left) != 1 {
@@ -86,6 +89,22 @@ func TestWriteRefusesForeignFolder(t *testing.T) {
 	check.Fails(t, "a folder with a thesis", report.Write(dir, rep, page), report.ErrExists, "thesis.tex")
 	if b, err := os.ReadFile(filepath.Join(dir, "thesis.tex")); err != nil || string(b) != "years" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// A folder that appears or disappears while a report is written is left alone.
+func TestWriteRaces(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "report")
+	rep := synthetic.Link{Seed: 9, Median: 4000, Seconds: 2, Rate: 100}.Report()
+	write := func(during func() error) error {
+		return report.Write(dir, rep, func(io.Writer, *report.Report) error { return during() })
+	}
+	appears := func() error { return os.MkdirAll(filepath.Join(dir, "theirs"), 0o700) }
+	check.Fails(t, "a folder that appears", write(appears), fs.ErrExist, dir+" is not written")
+	must.OK(t, os.Remove(filepath.Join(dir, "theirs")))
+	check.Fails(t, "a folder that disappears", write(func() error { return os.Remove(dir) }), fs.ErrNotExist, "exchange")
+	if left := must.Get(os.ReadDir(filepath.Dir(dir)))(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 
@@ -167,6 +186,7 @@ func TestReadErrors(t *testing.T) {
 		{"newer schema", edit(report.ReportFile, `"schema": 3`, `"schema": 4`), report.ErrSchema, "version 4, this program reads up to 3"},
 		{"no schema", edit(report.ReportFile, `"schema": 3`, `"scheme": 3`), report.ErrFormat, "no schema version"},
 		{"wrong type", edit(report.ReportFile, `"label": ""`, `"label": 7`), report.ErrFormat, "report.json:5:"},
+		{"broken json", edit(report.ReportFile, `"label": ""`, `"label": ,`), report.ErrFormat, "report.json:5:"},
 		{"cut json", cut(report.ReportFile, func(s string) int { return len(s) / 2 }), report.ErrFormat, "report.json:"},
 		{"cut hlog in a line", cut(report.HlogFile, func(s string) int { return len(s) - 40 }), report.ErrFormat, "rtt.hlog:8: malformed"},
 		{"cut hlog between lines", cut(report.HlogFile, func(s string) int { return strings.LastIndexByte(s[:len(s)-1], '\n') + 1 }), report.ErrFormat, "cut off"},

@@ -94,6 +94,7 @@ func TestGapLimits(t *testing.T) {
 		{head + fmt.Sprintf("1,0,%d,,,\n", most+1), ":2: "},
 		{head + "1,0,0,,,\n1,-1,0,,,\n", ":3: "},
 		{head + "1,0,-1,,,\n", ":2: "},
+		{head + "\"1\n\",0,0,,,\n", ":2: "},
 		{head + "x,0,0,,,\n", ":2: "}, {head + "1,x,0,,,\n", ":2: "}, {head + "1,0,x,,,\n", ":2: "},
 		{head + "1,0,0,,\n", "gaps.csv.zst"},
 		{"cores,start_ns,duration_ns,cause,name,weak\n", ":1: "},
@@ -124,6 +125,7 @@ func TestTailLines(t *testing.T) {
 			"around 25 % of the slowest 1,000: x, up to 1 % of their time above the median"},
 		{report.Cause{What: "x", Probes: 250, Within: 2000}, "around 25 % of the slowest 1,000: x, within 2.000 µs"},
 		{report.Cause{What: "x", Probes: 250, Base: share(0.1)}, "around 25 % of the slowest 1,000: x (by chance 10 %)"},
+		{report.Cause{What: "x", Probes: 10, Base: share(0)}, "around 1 % of the slowest 1,000: x (by chance 0 %)"},
 		{report.Cause{What: "x", Probes: 250, Base: share(0.24)}, ""}, // 1.2 times and 1 % more would be 29.8 %
 	} {
 		check.Equal(t, strings.Join(of(c.cause), "\n"), c.want, "%q")
@@ -257,6 +259,7 @@ func TestByRun(t *testing.T) {
 	add(50, 101, 2)
 	add(110, 190, 3) // in no run
 	add(200, 300)    // empty
+	add(299, 301, 6) // in both, at the end of the first
 	add(300, 400, 4)
 	add(500, 600, 5)
 	s.Sum()
@@ -269,7 +272,9 @@ func TestByRun(t *testing.T) {
 			got = append(got, fmt.Sprint(h.Count, " to ", h.Max))
 		}
 	}
-	check.Same(t, got, []string{"2 to 2", "none", "1 to 4"}, "%q")
+	check.Same(t, got, []string{"2 to 2", "1 to 6", "1 to 4"}, "%q")
+	r.Add(latency.JitterSeries, latency.FromValues([]int64{1}))
+	check.Equal(t, r.Series[1].Intervals[0].End, 0, "a series of a report without an end ends at %d")
 }
 
 func TestNames(t *testing.T) {

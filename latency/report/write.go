@@ -176,7 +176,7 @@ func writeSynced(create func(string) (*os.File, error), path string, to func(io.
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriterSize(f, 1<<16)
+	w := bufio.NewWriter(f)
 	err = to(w)
 	if err == nil {
 		err = w.Flush()
