@@ -90,7 +90,7 @@ func TestStallsAreForgotten(t *testing.T) {
 	check.Equal(t, s.away(110, 200), 0, "%d ticks between stalls")
 }
 
-// A window and a list of all probes agree about each reply and each count, in the warm-up too.
+// A window and a list of all probes agree about each reply, each count and the order, in the warm-up too.
 func TestWindowAgreesWithList(t *testing.T) {
 	rnd := random.New(t)
 	const size, timeout = 64, 10
@@ -103,6 +103,8 @@ func TestWindowAgreesWithList(t *testing.T) {
 		var all []sent
 		var want Counts
 		high, at := 0, uint64(5)
+		var arrived []int
+		var order Sequence
 		for range 500 {
 			at += rnd.Uint64N(4)
 			back := rnd.IntN(size + 8)
@@ -146,6 +148,13 @@ func TestWindowAgreesWithList(t *testing.T) {
 					}
 					overtaken := seq < high
 					high = max(high, seq+1)
+					for k := range arrived {
+						if arrived[k] > seq && p.measured {
+							order.Extent = max(order.Extent, int64(len(arrived)-k))
+							break
+						}
+					}
+					arrived = append(arrived, seq)
 					switch {
 					case !p.measured:
 						want.Silent--
@@ -161,8 +170,10 @@ func TestWindowAgreesWithList(t *testing.T) {
 						want.Reordered++
 					}
 				}
-				_, got := w.reply(uint32(seq), at)
-				check.Equal(t, got, kind, "%v")
+				slot, got := w.reply(uint32(seq), at)
+				if check.Equal(t, got, kind, "%v"); kind == outcome.Answered || kind == outcome.Late {
+					check.Equal(t, slot.rtt, max(at-all[seq].at, 1), "a round trip of %d ticks")
+				}
 			}
 			pending := false
 			for i := max(len(all)-size, 0); i < len(all); i++ {
@@ -173,5 +184,20 @@ func TestWindowAgreesWithList(t *testing.T) {
 				return
 			}
 		}
+		losing := int64(0)
+		for i := 0; i <= len(all); i++ {
+			if i < len(all) && !all[i].answered && !all[i].spoiled {
+				if all[i].measured {
+					losing++
+				}
+			} else if losing > 0 && (i == len(all) || all[i].measured) {
+				order.LossPeriods++
+				order.LongestLoss = max(order.LongestLoss, losing)
+				order.LossLengths[min(losing, lossLengths-1)]++
+				losing = 0
+			}
+		}
+		w.end()
+		check.Equal(t, w.seq, order, "%+v")
 	}
 }

@@ -42,6 +42,10 @@ func TestLossPeriods(t *testing.T) {
 
 // RFC 4737 §4.2.1: the extent is counted in replies, back to the earliest one that was sent later.
 func TestReorderingExtent(t *testing.T) {
+	var all []uint32
+	for i := range uint32(300) {
+		all = append(all, 300-1-i)
+	}
 	for _, c := range []struct {
 		order []uint32
 		want  int64
@@ -49,10 +53,11 @@ func TestReorderingExtent(t *testing.T) {
 		{[]uint32{0, 1, 2, 3}, 0},
 		{[]uint32{1, 0, 2}, 1},
 		{[]uint32{1, 2, 3, 0}, 3},
-		{[]uint32{0, 1, 2, 9, 5, 6, 7, 8, 3, 4}, 6}, // 3 and 4 follow 9, the latter by six
+		{[]uint32{0, 1, 2, 9, 5, 6, 7, 8, 3, 4}, 6},    // 3 and 4 follow 9, the latter by six
+		{all[:255], 254}, {all[:256], 255}, {all, 255}, // of which the first comes last
 	} {
-		w := newWindow(64, 100)
-		for range 10 {
+		w := newWindow(512, 100)
+		for range 300 {
 			w.send(0, 0, 0, true)
 		}
 		for _, seq := range c.order {

@@ -29,9 +29,9 @@ type mirror struct {
 	offset              time.Duration
 	ptp                 bool
 	tai                 int64
-	noTAI               bool // this host does not know it
-	zero                bool // it zeroes the SSID
-	estimate            uint16
+	noTAI               bool   // this host does not know it
+	zero                bool   // it zeroes the SSID
+	estimate, sees      uint16 // its own, and that in the latest probe
 	ask                 []probe.Ask
 	took                time.Duration // from T2 to T3 instead of 3 us
 	looked              time.Duration // before T2, for the Host Timing TLV; 0 means that it is not answered
@@ -49,6 +49,7 @@ func (m *mirror) send(n int, b []byte) {
 
 func (m *mirror) reflect(n int, b []byte) {
 	r := slices.Clone(b)
+	m.sees = be.Uint16(b[12:])
 	if m.stateful {
 		binary.BigEndian.PutUint32(r, m.count)
 		m.count++
@@ -166,7 +167,9 @@ func TestLossEachWay(t *testing.T) {
 }
 
 func TestResidence(t *testing.T) {
-	s, rec := (&mirror{}).run(t, 12, 1, nil)
+	m := &mirror{}
+	s, rec := m.run(t, 12, 1, nil)
+	check.Equal(t, m.sees, s.stamp.estimate, "a probe states an error of %#x")
 	get := series(rec)
 	if h := get(latency.ResidenceSeries); h.Count != 12 || h.Min < 2999 || h.Max > 3000 {
 		t.Errorf("residence %d, %d to %d ns", h.Count, h.Min, h.Max)

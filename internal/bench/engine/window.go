@@ -89,7 +89,7 @@ func newWindow(size int, timeout uint64) *window {
 
 // send allocates the next sequence number.
 func (w *window) send(intended, sent, t1 uint64, measured bool) {
-	if size := uint64(len(w.slots)); w.next >= size && w.judged <= w.next-size {
+	if size := uint64(len(w.slots)); w.next >= size {
 		w.judge(w.next - size + 1)
 	}
 	w.slots[w.next&w.mask] = slot{intended: intended, sent: sent, t1: t1, state: waiting, measured: measured}
