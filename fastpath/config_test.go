@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/random"
 )
@@ -65,6 +66,66 @@ func TestNewRefuses(t *testing.T) {
 		if r != nil || !errors.Is(err, ErrConfig) || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// The rules for a program elsewhere are those of the configuration: an address, port or VLAN is in a set if and only if
+// it is given, in a network's broadcast addresses, or where a service may answer.
+func TestRules(t *testing.T) {
+	c := config(Strict)
+	c.UDPPorts, c.STAMPPorts, c.VLANs = []uint16{7, 9000, 65535}, []uint16{862, 4096}, []uint16{0, 63, 4094}
+	c.Rate, c.Burst, c.TicksPerSecond, c.Loop = 1000, 10, 1_000_000, 5
+	c.Addresses = nil
+	for _, a := range []string{"10.1.2.3/24", "10.2.0.1/30", "10.3.0.0/31", "10.4.0.9/32", "2001:db8::1/64",
+		"fe80::1/64"} {
+		c.Addresses = append(c.Addresses, netip.MustParsePrefix(a))
+	}
+	r := must.Get(c.Rules())(t)
+	want4 := []string{"10.1.2.3", "10.2.0.1", "10.3.0.0", "10.4.0.9"}
+	address := func(a uint32) string { return netip.AddrFrom4([4]byte(le.AppendUint32(nil, a))).String() }
+	names := func(all []uint32) (s []string) {
+		for _, a := range all {
+			s = append(s, address(a))
+		}
+		slices.Sort(s)
+		return s
+	}
+	check.Same(t, names(r.Own4), want4, "our addresses are %v, want %v")
+	want4 = append(want4, "10.1.2.0", "10.1.2.255", "10.2.0.0", "10.2.0.3")
+	slices.Sort(want4)
+	check.Same(t, names(r.Not4), want4, "no sources are %v, want %v")
+	var own6 []string
+	for _, a := range r.Own6 {
+		own6 = append(own6, netip.AddrFrom16([16]byte(le.AppendUint64(le.AppendUint64(nil, a[0]), a[1]))).String())
+	}
+	slices.Sort(own6)
+	check.Same(t, own6, []string{"2001:db8::1", "fe80::1"}, "our addresses are %v, want %v")
+	for p := range 1 << 16 {
+		own := slices.Contains([]int{7, 9000, 65535, 862, 4096}, p)
+		loaded := p>>8 | p&0xff<<8 // as a little-endian machine loads it
+		in := func(set *[1 << 16 / 64]uint64) bool { return set[loaded/64]>>(loaded%64)&1 != 0 }
+		if in(&r.Echo) != slices.Contains(c.UDPPorts, uint16(p)) ||
+			in(&r.STAMP) != slices.Contains(c.STAMPPorts, uint16(p)) ||
+			in(&r.Service) != (own || p < 1024 || slices.Contains(servicePorts[:], uint16(p))) {
+			t.Errorf("port %d is in the sets: %t, %t, %t", p, in(&r.Echo), in(&r.STAMP), in(&r.Service))
+		}
+		if p < 4096 && (r.VLANs[p/64]>>(p%64)&1 != 0) != slices.Contains(c.VLANs, uint16(p)) {
+			t.Errorf("VLAN %d is in the set, or missing", p)
+		}
+	}
+	const tick = 16
+	check.Equal(t, fmt.Sprint(r.ChecksumBytes, r.Cost, r.Burst, r.Most, r.Idle, r.Loop, r.Window),
+		fmt.Sprint(100, 1000*tick, 9*1000*tick, 10*1000*tick, 600*1_000_000*tick, 5, 10_000), "limits %s")
+
+	for want, change := range map[string]func(*Config){
+		"stateful STAMP reflector": func(c *Config) { c.Reflector.Sessions = 1 },
+		"authenticated mode":       func(c *Config) { c.Reflector.AuthPorts = []uint16{1} },
+		"STAMP's TLVs":             func(c *Config) { c.Reflector.TLVs = true },
+		"mode 2":                   func(c *Config) { c.Mode = 2 },
+	} {
+		c := c
+		change(&c)
+		check.Fails(t, want, check.Err(c.Rules()), ErrConfig, want)
 	}
 }
 

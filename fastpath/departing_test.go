@@ -71,7 +71,7 @@ func TestVerified(t *testing.T) {
 	for _, k := range kinds {
 		for _, n := range []int{50, wideBytes - 1, wideBytes, 1400} {
 			for tags := range 3 {
-				f := toUs(tags, k.packet(n))
+				f := toUs(tags, k.packet(data(n)))
 				f[len(f)-2] ^= 4
 				r := responder(t, c)
 				r.Verified = true

@@ -12,7 +12,7 @@ import (
 // neither does one that is made to write to itself. Clients silently accept an immediate that they did not request
 // (ibv_ud_pingpong, perftest and libfabric do). A request that has this immediate by chance is not answered, but
 // counted.
-const ReplyMark uint32 = 'R'<<24 | 'B'<<16 | 'N'<<8 | 'D'
+const ReplyMark uint32 = TimingMark
 
 // NewMessages returns a Responder for a port that carries messages, not frames. It uses Mode, Rate, Burst,
 // TicksPerSecond, Clock, STAMPBase and Reflector of a Config, except for AuthPorts; the other fields concern Ethernet

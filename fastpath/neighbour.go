@@ -120,7 +120,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
 		if o[0] == 1 {
 			o[0] = 2 // target link-layer address
-			copy(o[2:8], r.macAddress[:])
+			copy(o[2:], r.macAddress[:])
 		}
 	}
 	m[0], m[4], m[5], m[6], m[7] = 136, 0x60, 0, 0, 0 // advertisement: solicited, override; not a router

@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
 // sameButZero reports whether two frames are equal except for zero's two forms in one checksum: two adjacent bytes.
@@ -45,8 +46,9 @@ func agree(want []byte, fast, slow *Responder, f []byte) error {
 		do   func(*Responder, []byte) int
 	}{{"snippet", fast, poll}, {"Slow", slow, slowly}} {
 		g := inBuffer(f)
-		before := way.r.Stats()
+		before, judged := way.r.Stats(), way.r.Slowed()
 		n := way.do(way.r, g)
+		judged = way.r.Slowed() - judged
 		after := way.r.Stats()
 		var v Verdict
 		counted := uint64(0)
@@ -71,9 +73,53 @@ func agree(want []byte, fast, slow *Responder, f []byte) error {
 			return fmt.Errorf("%s answered (%s), the oracle does not\n%x\n%x", way.name, v, f, g)
 		case n != 0 && !bytes.Equal(g[:n], want) && !sameButZero(g[:n], want):
 			return fmt.Errorf("%s answered (%s) otherwise than the oracle\n%x\n%x\n%x", way.name, v, f, g[:n], want)
+		case n != 0 && way.r == fast && fast != slow && (judged != 0) != onlySlow(fast, f, v):
+			return fmt.Errorf("Slow judged %d frames (%s) of which Reply answers some\n%x", judged, v, f)
 		}
 	}
 	return nil
+}
+
+// onlySlow reports whether Reply leaves a frame that is answered with this verdict to Slow.
+func onlySlow(r *Responder, f []byte, v Verdict) bool {
+	l3 := 14
+	if be.Uint16(f[12:]) == etherType8021Q {
+		l3 += 4
+	}
+	p := f[l3:]
+	if t := be.Uint16(f[l3-2:]); t != etherTypeIPv4 && t != etherTypeIPv6 || v == AnsweredND { // other tags, ARP
+		return true
+	}
+	header, n, hosts := 20, int(be.Uint16(p[2:])), p[12:20]
+	if p[0]>>4 == 6 {
+		header, n, hosts = 40, 40+int(be.Uint16(p[4:])), p[8:40]
+	}
+	seg := p[header:n]
+	data := len(seg) - 8
+	right := true
+	switch v {
+	case AnsweredICMPv4:
+		if be.Uint16(seg[2:]) == 0xf7ff { // its reply has the checksum 0
+			return true
+		}
+		right = naiveSum(seg) == 0xffff
+	case AnsweredICMPv6:
+		right = oracle.PseudoSum(hosts, protocolICMPv6, seg) == 0xffff
+	default:
+		right = be.Uint16(seg[6:]) == 0 || oracle.PseudoSum(hosts, protocolUDP, seg) == 0xffff
+	}
+	switch {
+	case len(p) > n && len(p) > 50: // a trailer
+		return true
+	case r.mode == Open && !r.vlan(0):
+		return true
+	case !right && (data < wideBytes || data < r.unverified):
+		return true
+	case v == AnsweredSTAMPv4, v == AnsweredSTAMPv6:
+		return r.sessions != nil || slices.Contains(r.auth, be.Uint16(seg[2:])) || data < stampLength ||
+			r.tlvs && data > stampBase
+	}
+	return false
 }
 
 func each(t *testing.T, do func(t *testing.T, c *Config, q request)) {

@@ -31,9 +31,9 @@ func digest(key []byte, parts ...[]byte) []byte {
 	return m.Sum(nil)[:16]
 }
 
-// sealed is an authenticated sender's packet (RFC 8762 §4.2.2) followed by TLVs.
+// sealed is an authenticated sender's packet (RFC 8762 §4.2.2), with bits where they must be zero, followed by TLVs.
 func sealed(seq uint32, ssid uint16, tlvs ...byte) []byte {
-	b := make([]byte, 96, 112)
+	b := bytes.Repeat([]byte{0xee}, 96)
 	be.PutUint32(b, seq)
 	be.PutUint64(b[16:], 0xe8d4_a50f_1122_3344)
 	be.PutUint16(b[24:], 0x9f01)

@@ -57,18 +57,18 @@ func answersLikeSlow(t *testing.T, fast func(*Responder, []byte) bool, r, other 
 	}
 }
 
-// kinds are requests with n bytes of data, where their transport header is in an untagged frame, and their verdict.
+// kinds are requests with data, where their transport header is in an untagged frame, and their verdict.
 var kinds = []struct {
-	packet func(n int) []byte
+	packet func(data []byte) []byte
 	l4     int
 	kind   Verdict
 }{
-	{func(n int) []byte { return icmp4Of(data(n)) }, 34, AnsweredICMPv4},
-	{func(n int) []byte { return udp(their4, our4, 40000, 7, data(n)) }, 34, AnsweredUDPv4},
-	{func(n int) []byte { return udp(their4, our4, 40000, 862, data(n)) }, 34, AnsweredSTAMPv4},
-	{func(n int) []byte { return icmp6(their6, our6, 64, append(echo(128, 0), data(n)...)) }, 54, AnsweredICMPv6},
-	{func(n int) []byte { return udp(their6, our6, 40000, 7, data(n)) }, 54, AnsweredUDPv6},
-	{func(n int) []byte { return udp(their6, our6, 40000, 862, data(n)) }, 54, AnsweredSTAMPv6},
+	{func(data []byte) []byte { return icmp4Of(data) }, 34, AnsweredICMPv4},
+	{func(data []byte) []byte { return udp(their4, our4, 40000, 7, data) }, 34, AnsweredUDPv4},
+	{func(data []byte) []byte { return udp(their4, our4, 40000, 862, data) }, 34, AnsweredSTAMPv4},
+	{func(data []byte) []byte { return icmp6(their6, our6, 64, append(echo(128, 0), data...)) }, 54, AnsweredICMPv6},
+	{func(data []byte) []byte { return udp(their6, our6, 40000, 7, data) }, 54, AnsweredUDPv6},
+	{func(data []byte) []byte { return udp(their6, our6, 40000, 862, data) }, 54, AnsweredSTAMPv6},
 }
 
 func icmp4Of(data []byte) []byte {
@@ -91,7 +91,7 @@ func TestReplyLengths(t *testing.T) {
 					if n < stampLength && k.kind >= AnsweredSTAMPv4 {
 						continue
 					}
-					f := toUs(tags, k.packet(n))
+					f := toUs(tags, k.packet(data(n)))
 					answersLikeSlow(t, replies, r, other, f, n, k.l4+4*tags+8, 1+n/300)
 					answered++
 				}

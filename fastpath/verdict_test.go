@@ -164,6 +164,7 @@ func TestVerdicts(t *testing.T) {
 		{"ns", "option of length 0", fix6(put(79, 0)), RefusedND},
 		{"ns with nonce", "nonce of length 0", fix6(put(79, 0)), RefusedND},
 		{"ns", "option too long", fix6(put(79, 2)), RefusedND},
+		{"ns", "an option of one byte", fix6(both(put(19, 33), more(1))), RefusedND},
 		{"ns", "no sender's address", fix6(put(78, 14)), RefusedND},
 		{"ns", "sender's address a group", fix6(put(80, 1)), RefusedSourceMAC},
 		{"ns", "sender's address ours", fix6(put(80, ourMAC[:]...)), RefusedOwnSource},
@@ -248,13 +249,31 @@ func TestVerdictsByAddressAndPort(t *testing.T) {
 	}
 	for want, from := range map[Verdict][]uint16{
 		AnsweredUDPv4:      {1024},
-		RefusedServicePort: {0, 7, 13, 19, 53, 69, 123, 1023, 1900, 5353, 11211, 9000, 862}, // the last two are ours
+		RefusedServicePort: {0, 7, 13, 19, 53, 69, 123, 1023, 1434, 1900, 3702, 5353, 5355, 11211, 9000, 862}, // the last two are ours
 	} {
 		for _, port := range from {
 			t.Run(fmt.Sprint("from port ", port), func(t *testing.T) {
 				verdictIs(t, toUs(0, udp(their4, our4, port, 9000, nil)), want)
 			})
 		}
+	}
+}
+
+// What follows an IPv6 header is an extension header registered by IANA, a fragment, or another protocol.
+func TestNextHeaders(t *testing.T) {
+	for next := range 256 {
+		want := RefusedProtocol
+		switch next {
+		case 0, 43, 50, 51, 60, 135, 139, 140:
+			want = RefusedExtension
+		case 44:
+			want = RefusedFragment
+		case protocolUDP, protocolICMPv6:
+			continue
+		}
+		f := find("ping6", 0)
+		f[20] = byte(next)
+		verdictIs(t, f, want)
 	}
 }
 
