@@ -41,6 +41,22 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A push mode is auto, off or one of the driver's own, and a length is not negative. Both may be omitted.
+func TestCheckPush(t *testing.T) {
+	for _, c := range []struct {
+		mode    string
+		longest int
+		says    string
+	}{{"", 0, ""}, {"auto", 0, ""}, {"off", 1, ""}, {"llq", 96, ""}, {"", -1, "the longest frame to push is -1 bytes"},
+		{"LLQ", 0, `push mode "LLQ": want one of auto, llq, off`}} {
+		if err := CheckPush(c.mode, c.longest, "llq"); (err != nil) != (c.says != "") {
+			t.Errorf("%q, %d bytes: %v, want %q", c.mode, c.longest, err, c.says)
+		} else if err != nil {
+			check.Contains(t, err.Error(), c.says)
+		}
+	}
+}
+
 // The stride has room for the buffer, and puts the starts of successive buffers into different cache sets.
 func TestStride(t *testing.T) {
 	for size := 1; size < 20000; size++ {

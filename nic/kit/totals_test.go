@@ -1,41 +1,47 @@
 package kit
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 func counted(n uint64) nic.Stats {
-	return nic.Stats{RxFrames: n, TxBytes: 10 * n, RxErrors: n, Extra: map[string]uint64{"bad": 3 * n}}
+	return nic.Stats{RxFrames: n, RxBytes: 2 * n, TxFrames: 3 * n, TxBytes: 4 * n, RxDropped: 5 * n, RxErrors: 6 * n,
+		TxDropped: 7 * n, TxErrors: 8 * n, Extra: map[string]uint64{"bad": 9 * n}}
 }
 
 // Totals continue over restarts, whether these clear all of the device's counters, some or none.
 func TestTotals(t *testing.T) {
 	var d Totals
 	d.Start(counted(1000)) // counts of another driver
-	check := func(what string, now, want uint64) {
+	reads := func(what string, now, sum uint64) {
 		t.Helper()
-		s := d.Read(counted(now))
-		if s.RxFrames != want || s.TxBytes != 10*want || s.RxErrors != want || s.Extra["bad"] != 3*want {
-			t.Errorf("%s: %+v, want %d", what, s, want)
+		s, want := d.Read(counted(now)), counted(sum)
+		for name, n := range want.Extra {
+			check.Equal(t, s.Extra[name], n, what+": "+name+" is %d")
 		}
+		s.Resets, s.Extra, want.Extra = 0, nil, nil
+		check.Equal(t, fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want), what+": %s")
 	}
-	check("at the start", 1000, 0)
-	check("later", 1007, 7)
-	check("last", 1009, 9)
+	reads("at the start", 1000, 0)
+	reads("later", 1007, 7)
+	reads("last", 1009, 9)
 	d.restarted(counted(0))
 	d.countReset("tx_hang")
-	check("after one that cleared them", 1, 10)
-	check("later", 4, 13)
+	reads("after one that cleared them", 1, 10)
+	reads("later", 4, 13)
 	d.restarted(counted(4))
 	d.countReset("gone_quiet")
-	check("after one that did not", 4, 13)
+	reads("after one that did not", 4, 13)
 	some := counted(5)
 	some.RxFrames, some.TxBytes = 0, 0
 	d.restarted(some)
 	d.countReset("tx_hang")
-	if s := d.Read(some); s.RxFrames != 13 || s.TxBytes != 130 || s.RxErrors != 14 || s.Extra["bad"] != 42 {
+	if s := d.Read(some); s.RxFrames != 13 || s.TxBytes != 4*13 || s.RxErrors != 6*14 ||
+		s.Extra["bad"] != 9*14 {
 		t.Errorf("after one that cleared some: %+v", s)
 	}
 	if s := d.Read(some); s.Resets != 3 || s.Extra["resets_tx_hang"] != 2 || s.Extra["resets_gone_quiet"] != 1 {
@@ -48,7 +54,7 @@ func TestTotalsAdd(t *testing.T) {
 	for range 3 {
 		d.Add(counted(2))
 	}
-	if s := d.Read(nic.Stats{}); s.RxFrames != 6 || s.TxBytes != 60 || s.Extra["bad"] != 18 {
+	if s := d.Read(nic.Stats{}); s.RxFrames != 6 || s.TxBytes != 24 || s.Extra["bad"] != 54 {
 		t.Errorf("%+v", s)
 	}
 	s := d.Read(nic.Stats{})

@@ -19,9 +19,11 @@ func TestTrial(t *testing.T) {
 	defer mmio.PushToMemory()()
 	for _, entry := range []uint32{64, 128, 256} {
 		const entries = 8
-		device, bell := make([]byte, entries*entry+64), uint32(0)
+		device, bell := bytes.Repeat([]byte{0xee}, int(entries+1)*int(entry)+64), uint32(0)
 		ring := unsafe.Pointer(&device[0])
 		ring = unsafe.Add(ring, -uintptr(ring)&63)
+		all := unsafe.Slice((*byte)(ring), (entries+1)*entry)
+		is := bytes.Clone(all)
 		trial := kit.NewTrial(ring, &bell, entries, entry)
 		stand, word := trial.Stand()
 		for n := uint32(1); ; n++ {
@@ -30,8 +32,8 @@ func TestTrial(t *testing.T) {
 			copy(unsafe.Slice((*byte)(unsafe.Add(stand, at)), entry), want)
 			*word = n
 			to, db, timing := trial.Forward(n)
-			if got := unsafe.Slice((*byte)(unsafe.Add(ring, at)), entry); !bytes.Equal(got, want) || bell != n {
-				t.Fatalf("entry %d of %d bytes: the device has %x, doorbell %d", n, entry, got, bell)
+			if copy(is[at:], want); !bytes.Equal(all, is) || bell != n {
+				t.Fatalf("entry %d of %d bytes: the device has %x, doorbell %d", n, entry, all, bell)
 			}
 			if (timing != nil) != (n >= 16) {
 				t.Fatalf("after %d entries: measured %v", n, timing)
