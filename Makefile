@@ -86,10 +86,11 @@ flaky: deps
 # What took longest in the last run of make test, or of RUN=lab.
 times:
 	@$(SUITE) times $(or $(RUN),test)
-# N random changes to the code, as an overlay, and whether the tests of the changed package notice. As root all of them run, inside of
-# bubblewrap; an ordinary user runs those of make check. SEED chooses others. LEAST=0.85 fails if a smaller share is noticed.
+# N random changes to the code, as an overlay, and whether tests notice: those of the changed package, then for up to OTHERS (a minute) those of
+# the other packages whose tests run the place, but no virtual machine. As root all of them run, inside of bubblewrap; an ordinary user runs
+# those of make check. SEED chooses other changes. LEAST=0.85 fails if a smaller share is noticed.
 mutate:
-	@nice $(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(FILES),-files '$(FILES)') $(if $(LEAST),-least $(LEAST)) $(if $(PACKAGES),-packages '$(PACKAGES)')
+	@nice $(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(FILES),-files '$(FILES)') $(if $(LEAST),-least $(LEAST)) $(if $(OTHERS),-others $(OTHERS)) $(if $(PACKAGES),-packages '$(PACKAGES)')
 
 # Every fuzz target for its share of DURATION on one core, with a table of executions and speed: make fuzz DURATION=1h. ONLY is a
 # regular expression of targets: make fuzz ONLY='nic/drivers/mlx5 FuzzAnswers'

@@ -103,18 +103,22 @@ type source struct {
 	imports map[string]string // names in this file, by path
 }
 
-// loadTypes returns the package's types.
-func loadTypes(pkg string) (*packages.Package, error) {
+// loadTypes returns packages with their types, by path.
+func loadTypes(pkgs []string) (map[string]*packages.Package, error) {
 	all, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedCompiledGoFiles |
 		packages.NeedImports | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo |
-		packages.NeedExportFile}, pkg)
-	if err == nil && (len(all) != 1 || len(all[0].Errors) > 0) {
-		err = fmt.Errorf("the types of %s: %v", pkg, all)
-	}
+		packages.NeedExportFile}, pkgs...)
 	if err != nil {
 		return nil, err
 	}
-	return all[0], nil
+	byPath := map[string]*packages.Package{}
+	for _, p := range all {
+		if len(p.Errors) > 0 {
+			return nil, fmt.Errorf("the types of %s: %v", p.PkgPath, p.Errors)
+		}
+		byPath[p.PkgPath] = p
+	}
+	return byPath, nil
 }
 
 // newSource prepares one of the package's files.
@@ -275,6 +279,36 @@ func (s *source) edit(m mutation, number int) *edit {
 		return s.binary(x, number, constant)
 	}
 	return nil
+}
+
+// probe returns an edit that only says that the statement with a mutation is reached, nil if there is none around it.
+func (s *source) probe(m mutation, number int) *edit {
+	var at ast.Node
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if n == nil || s.at(n.Pos()) > m.start || s.at(n.End()) < m.end {
+			return false
+		}
+		var among []ast.Stmt
+		switch p := s.parents[n].(type) {
+		case *ast.BlockStmt:
+			among = p.List
+		case *ast.CaseClause:
+			among = p.Body
+		case *ast.CommClause:
+			among = p.Body
+		}
+		_, isCase := n.(*ast.CaseClause)
+		_, isComm := n.(*ast.CommClause)
+		if x, ok := n.(ast.Stmt); ok && !isCase && !isComm && slices.Contains(among, x) {
+			at = n
+		}
+		return true
+	})
+	if at == nil {
+		return nil
+	}
+	from := s.at(at.Pos())
+	return &edit{from, from, 6, nil, func([]string) string { return fmt.Sprintf("mutationOn(%d); ", number) }}
 }
 
 // binary returns the edit of an operator.

@@ -18,10 +18,12 @@ import (
 type mutation struct {
 	pkg, file  string
 	line       int
-	column     int
 	start, end int // offsets
 	with       string
 	what       string
+	number     int  // in the programs that have all mutations
+	switched   bool // it is there behind its number; the others are compiled by themselves
+	probed     bool // it is there whether it is reached
 }
 
 func (m mutation) String() string {
@@ -53,7 +55,8 @@ func mutations(pkg, file string, source []byte) ([]mutation, error) {
 	at := func(p token.Pos) int { return files.Position(p).Offset }
 	add := func(from, to token.Pos, with, what string) {
 		p := files.Position(from)
-		all = append(all, mutation{pkg, file, p.Line, p.Column, p.Offset, at(to), with, what})
+		all = append(all, mutation{pkg: pkg, file: file, line: p.Line, start: p.Offset, end: at(to), with: with,
+			what: what})
 	}
 	text := func(n ast.Node) string {
 		s, _, more := bytes.Cut(source[at(n.Pos()):at(n.End())], []byte("\n"))

@@ -45,53 +45,112 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// A weak test kills some of a package's mutations, and a mutation that makes the test hang counts as killed. One that
-// no test reaches survives without a run, unless the tests start processes.
-func TestTry(t *testing.T) {
-	needs.Long(t)
+// module writes a module's files and returns what tries its mutations, and these.
+func module(t *testing.T, texts map[string]string) (*trial, []mutation) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod":    "module example.com/m\ngo 1.24\n",
-		"m.go":      limited,
-		"m_test.go": "package m\nimport \"testing\"\nfunc Test(t *testing.T) {\n\tif Limited(20) != 10 { t.Fail() }\n\tfor Limited(1) == 10 {}\n}\n",
-	} {
+	texts["go.mod"] = "module example.com/m\ngo 1.24\n"
+	for name, text := range texts {
+		must.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	t.Chdir(dir)
-	files := must.Get(sources([]string{"./..."}))(t)
-	all := must.Get(pick(files, 1))(t)
-	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, what: "broken", with: "}"})
-	weak := must.Get(baseline("example.com/m", []way{{short: true}}, 5*time.Second))(t)
-	for _, m := range all {
-		want := map[string]result{
-			"if n > 10 is negated":            killed,
-			"if n > 10 { becomes if n > 11 {": survived,
-			"return 10 becomes return 11":     killed,
-			"n > 10: > becomes >=":            survived,
-			"func unused() int { return 1 } becomes func unused() int { return 2 }": unreached,
-			"broken": invalid,
-		}[m.what]
-		if got, err := weak.try(t.TempDir(), m); got != want || err != nil {
-			t.Errorf("%v: %s, %v; want %s", m, got, err, want)
+	all := must.Get(pick(must.Get(sources([]string{"./..."}))(t), 1))(t)
+	return &trial{dir: t.TempDir(), ways: []way{{short: true}, {}}, limit: 5 * time.Second, others: time.Minute,
+		workers: 2}, all
+}
+
+// The tests of a package kill some of its mutations, and those of other packages, also by a program that they start,
+// some of the others. A mutation that makes a test hang counts as killed. One that no test reaches survives without a
+// run. Tests that fail without a mutation notice none.
+func TestTry(t *testing.T) {
+	needs.Long(t)
+	r, all := module(t, map[string]string{
+		"m.go": limited + "\nconst Step = 4\n\nfunc Started() int { return 3 }\n\n" +
+			"func never() int {\n\tconst n = 8\n\treturn n\n}\n",
+		"m_test.go": `package m
+
+import "testing"
+
+func Test(t *testing.T) {
+	if Limited(20) != 10 { t.Fail() }
+	for Limited(1) == 10 {}
+}
+
+func TestFails(t *testing.T) { t.Error(Limited(11), unused()) }
+`,
+		"user/user_test.go": `package user
+
+import (
+	"testing"
+
+	"example.com/m"
+)
+
+func Test(t *testing.T) {
+	if m.Step != 4 { t.Fail() }
+	if testing.Short() { t.Skip() }
+	if m.Limited(11) != 10 { t.Fail() }
+}
+`,
+		"starts/starts_test.go": `package starts
+
+import (
+	"os/exec"
+	"testing"
+
+	_ "example.com/m/proof/programs"
+)
+
+func Test(t *testing.T) {
+	if b, _ := exec.Command("go", "run", "example.com/m/cmd/p").Output(); string(b) != "3" { t.Errorf("%s", b) }
+}
+`,
+		"cmd/p/main.go": `package main
+
+import ("fmt"; "os"; "example.com/m")
+
+func main() {
+	if len(os.Args) == 1 {
+		fmt.Print(m.Started())
+	}
+}
+`,
+		"proof/programs/p.go": "package programs\n",
+		"proof/lab/x_test.go": "package lab\nimport (\"testing\"; _ \"example.com/m\")\nfunc Test(*testing.T) {}\n",
+	})
+	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, start: all[0].start, what: "broken", with: "}"})
+	must.OK(t, r.prepare(all))
+	user, started := outcome{result: elsewhere, by: "example.com/m/user"},
+		outcome{result: elsewhere, by: "example.com/m/starts"}
+	want := map[string]outcome{}
+	for o, changes := range map[outcome][]string{
+		{result: killed}:   {"if n > 10 is negated", "return 10 becomes return 11"},
+		{result: survived}: {"n > 10: > becomes >="},
+		{result: unreached}: {"func unused() int { return 1 } becomes func unused() int { return 2 }",
+			"const n = 8 becomes const n = 9"},
+		{result: invalid}: {"broken", "fmt.Print(m.Started()) is removed"}, // fmt is not used then
+		user:              {"if n > 10 { becomes if n > 11 {", "const Step = 4 becomes const Step = 5"},
+		started: {"func Started() int { return 3 } becomes func Started() int { return 4 }",
+			"len(os.Args) == 1: == becomes !=", "if len(os.Args) == 1 is negated",
+			"if len(os.Args) == 1 { becomes if len(os.Args) == 2 {"},
+	} {
+		for _, what := range changes {
+			want[what] = o
 		}
 	}
-	must.OK(t, os.WriteFile(filepath.Join(dir, "fails_test.go"),
-		[]byte("package m\nimport (\"os/exec\"; \"testing\")\nfunc TestFails(t *testing.T) {\n"+
-			"if testing.Short() { t.Skip() }; t.Fail() }\n"+
-			"var _ = exec.Command\n"), 0o644))
-	fails := must.Get(baseline("example.com/m", []way{{short: true}, {}}, 5*time.Second))(t)
-	for len(fails.ways) > 0 {
-		must.OK(t, fails.learn(t.TempDir()))
-	}
-	check.Equal(t, len(fails.stages), 1, "the tests pass in %d ways")
+	check.Equal(t, len(all), len(want), "%d mutations")
 	for _, m := range all {
-		if weak.misses(m) && fails.misses(m) {
-			t.Errorf("%v: unreached, but the tests may start a process that reaches it", m)
+		check.Equal(t, must.Get(r.try(m))(t), want[m.what], m.what+": %v")
+	}
+	r.others = 0
+	for _, m := range all {
+		if w := want[m.what]; w.result == elsewhere {
+			got := must.Get(r.try(m))(t)
+			check.Equal(t, got.result != killed && got.limited, true, m.what+" without time for others: %t")
 		}
 	}
-	if b, err := os.ReadFile(filepath.Join(dir, "m.go")); err != nil || string(b) != limited {
-		t.Errorf("m.go was changed: %v\n%s", err, b)
-	}
+	text := string(must.Get(os.ReadFile(all[0].file))(t))
+	check.Equal(t, strings.HasPrefix(text, limited), true, "m.go is as it was: %t")
 }
 
 // many has each kind of expression and statement that a mutation changes, also where Go wants a constant.
@@ -148,9 +207,7 @@ func Many(v []int, on bool, s string, f float64) (c counter, b bits, d time.Dura
 // them can be in one program.
 func TestSwitched(t *testing.T) {
 	needs.Long(t)
-	dir := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "module example.com/m\ngo 1.24\n", "m.go": many,
-		"m_test.go": `package m
+	r, all := module(t, map[string]string{"m.go": many, "n/m.go": many, "m_test.go": `package m
 
 import (
 	"fmt"
@@ -167,42 +224,25 @@ func TestMany(t *testing.T) {
 }
 
 func TestOther(t *testing.T) {}
-`} {
-		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
-	}
-	t.Chdir(dir)
-	all := must.Get(pick(must.Get(sources([]string{"./..."}))(t), 1))(t)
-	ways := []way{{short: true}}
-	one, by := must.Get(baseline("example.com/m", ways, 20*time.Second))(t),
-		must.Get(baseline("example.com/m", ways, 20*time.Second))(t)
-	work := t.TempDir()
-	one.switched = must.Get(newSwitched(filepath.Join(work, "1"), filepath.Join(work, "reached"), "example.com/m", all,
-		ways))(t)
-	seen := map[result]int{}
-	for _, m := range all[:24] {
-		got, want := must.Get(one.try(t.TempDir(), m))(t), must.Get(by.try(t.TempDir(), m))(t)
-		check.Equal(t, got, want, m.String()+": %s")
-		seen[got]++
+`})
+	must.OK(t, r.prepare(all))
+	seen, n := map[result]int{}, 0
+	for i, m := range all {
+		if m.switched {
+			n++
+		}
+		if i >= 24 || !m.switched {
+			continue
+		}
+		got := must.Get(r.try(m))(t)
+		m.switched = false
+		check.Equal(t, got, must.Get(r.try(m))(t), m.String()+": %v")
+		seen[got.result]++
 	}
 	check.Equal(t, seen[killed] > 0 && seen[survived] > 0, true, "some are killed and some survive: %t")
-	n := len(one.switched.numbers)
-	check.Equal(t, len(one.switched.tests), 2, "%d tests pass without a mutation")
+	check.Equal(t, len(r.known[0].singles), 2, "%d tests pass without a mutation")
 	t.Logf("%d of %d in one program", n, len(all))
 	check.Equal(t, 10*n > 8*len(all), true, "most are in one program: %t")
-}
-
-// The quickest tests run first. Those that -short leaves out in whole or in part run without it.
-func TestStages(t *testing.T) {
-	all, left := stages(way{short: true}, []byte("=== RUN TestA\n--- PASS: TestA (3.00s)\n--- PASS: TestB (0.30s)\n"+
-		"--- SKIP: TestC (0.00s)\n    --- SKIP: TestD/x (0.00s)\n    --- PASS: TestD/y (9.00s)\n"+
-		"--- PASS: TestD (0.20s)\n"), time.Minute)
-	check.Equal(t, fmt.Sprint(all),
-		"[{{true <nil>} [TestC TestD TestB] 17500000000} {{true <nil>} [TestA] 30000000000}]", "%s")
-	check.Same(t, left, []string{"TestC", "TestD"}, "left out: %q")
-	check.Same(t, only(left), []string{"-test.run=^(TestC|TestD)$"}, "%q")
-	check.Equal(t, len(only(nil)), 0, "%d flags for all")
-	_, left = stages(way{}, []byte("--- PASS: TestA (4.00s)\n"), time.Minute)
-	check.Equal(t, left != nil && len(left) == 0, true, "nothing was left out: %t")
 }
 
 // A program in the sandbox is root, and reaches neither this machine's network, processes and files nor its build
@@ -245,8 +285,7 @@ func TestEquivalent(t *testing.T) {
 	check.Equal(t, must.Get(readEquivalent())(t)[m.key()], "both return 10 for 10", "reason %q")
 	equivalentFile = "a/b.go: n > 10: > becomes >=\n"
 	check.Fails(t, "a line without a reason", check.Err(readEquivalent()), nil, "equivalent.txt:1")
-	all := tally{killed: 3, survived: 1, equivalent: 5}
-	check.Equal(t, all.share(), 0.75, "share %v")
-	check.Equal(t, all.String(), "3 killed, 1 survived, 0 unreached, 5 equivalent: 75.0 % killed",
-		"%q")
+	all := tally{killed: 3, elsewhere: 3, survived: 1, unreached: 1, equivalent: 5}
+	check.Equal(t, all.String(), "3 killed (37.5 %), 3 killed-by-others (37.5 %), 1 survived (12.5 %), "+
+		"1 unreached (12.5 %), 5 equivalent: 75.0 % killed", "%q")
 }

@@ -36,6 +36,9 @@ done
 shift 3
 exec "$@"`
 
+// builtFolder has the programs that tests find in the sandbox where they would link them.
+func builtFolder(dir string) string { return filepath.Join(dir, "tree", "out", "programs") }
+
 // newSandbox finds the programs. dir is an empty folder.
 func newSandbox(dir string) (*sandbox, error) {
 	for _, p := range []string{"bwrap", "unshare", "prlimit"} {
@@ -47,7 +50,7 @@ func newSandbox(dir string) (*sandbox, error) {
 	tree, terr := os.Getwd()
 	box := &sandbox{dir: dir, cache: strings.TrimSpace(string(out)), tree: tree}
 	return box, errors.Join(err, terr, os.Mkdir(dir+"/layers", 0o755),
-		os.MkdirAll(filepath.Dir(reachedFile(dir)), 0o755))
+		os.MkdirAll(reachedFolder(dir), 0o755), os.MkdirAll(builtFolder(dir), 0o755))
 }
 
 // wrap returns the arguments that run a command in the sandbox, in a folder of the tree; the command itself if the
@@ -56,8 +59,9 @@ func (s *sandbox) wrap(dir string, command []string) []string {
 	if s == nil {
 		return command
 	}
-	at, reached := s.dir+"/layers", filepath.Dir(reachedFile(s.dir))
-	args := []string{"unshare", "--mount", "--propagation", "private", "sh", "-ec", layers, "sh", at, s.cache, s.tree,
+	at, reached := s.dir+"/layers", reachedFolder(s.dir)
+	args := []string{"unshare", "--mount", "--propagation", "private", "sh", "-ec", layers, "sh", at, s.cache,
+		s.dir + "/tree:" + s.tree,
 		"prlimit", fmt.Sprintf("--data=%d", mostMemory), "bwrap", "--unshare-net", "--unshare-pid", "--unshare-ipc",
 		"--unshare-uts", "--unshare-cgroup",
 		"--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--dev-bind-try", "/dev/net/tun",

@@ -1,0 +1,421 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// way is how the tests of a package are run.
+type way struct {
+	short bool     // only those of make check
+	in    *sandbox // nil: on this machine
+}
+
+func (w way) String() string {
+	if w.short {
+		return "the tests of make check"
+	}
+	return "all tests"
+}
+
+// tests are those of one package.
+type tests struct {
+	pkg, dir string
+	program  string         // has all mutations
+	far      map[string]int // packages that the tests run, by how many imports they are away
+	starts   bool           // the tests start programs of cmd
+	learnt   int            // ways in which the tests have run without a mutation
+	left     []string       // tests that these ways left out in whole or in part; nil before the first
+	singles  []single       // that pass without a mutation, the quickest of each way first
+	alone    int            // number of the mutation in the program that has no other
+}
+
+// single is a test that runs by itself, and the mutations that it reaches, by number.
+type single struct {
+	name    string
+	way     int
+	took    time.Duration
+	reaches []byte
+}
+
+// trial runs tests with mutations.
+type trial struct {
+	dir     string // has the overlay of all mutations
+	ways    []way
+	limit   time.Duration // for a test
+	others  time.Duration // for the tests of other packages that one mutation runs
+	known   []*tests
+	most    int  // number of a mutation
+	workers int  // tests that are learnt at once
+	built   bool // the programs of cmd are there
+}
+
+// outcome is what the tests say about a mutation.
+type outcome struct {
+	result  result
+	by      string // the package whose tests noticed it
+	limited bool   // not all tests of other packages ran
+}
+
+func (o outcome) note() string {
+	switch {
+	case o.result == elsewhere:
+		return " (by " + o.by + ")"
+	case o.limited:
+		return " (not all of the others' tests ran)"
+	}
+	return ""
+}
+
+// graph has the packages that each package imports; those of a test program, which is a package, too, are compiled for
+// it and have its name behind their own.
+type graph map[string][]string
+
+// far returns the packages that a package needs, by the number of imports that lead there.
+func (g graph) far(from string) map[string]int {
+	all := map[string]int{}
+	for next, n := []string{from}, 0; len(next) > 0; n++ {
+		var after []string
+		for _, p := range next {
+			name, _, _ := strings.Cut(p, " ")
+			if _, ok := all[p]; !ok {
+				all[p] = n
+				if was, ok := all[name]; !ok || n < was {
+					all[name] = n
+				}
+				after = append(after, g[p]...)
+			}
+		}
+		next = after
+	}
+	return all
+}
+
+// testPrograms returns the tests of the module's packages but those in virtual machines. Tests that start programs of
+// cmd run their packages, too.
+func testPrograms() ([]*tests, error) {
+	out, err := exec.Command("go", "list", "-test", "-deps", "-json=ImportPath,Dir,Imports,Standard", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	g, dirs := graph{}, map[string]string{}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p struct {
+			ImportPath, Dir string
+			Imports         []string
+			Standard        bool
+		}
+		if err := d.Decode(&p); err != nil {
+			return nil, err
+		}
+		if !p.Standard {
+			g[p.ImportPath], dirs[p.ImportPath] = p.Imports, p.Dir
+		}
+	}
+	var all []*tests
+	for _, program := range slices.Sorted(maps.Keys(g)) {
+		pkg, ok := strings.CutSuffix(program, ".test")
+		if !ok || strings.Contains(pkg+"/", "/proof/lab/") {
+			continue
+		}
+		t := &tests{pkg: pkg, dir: dirs[pkg], far: g.far(program)}
+		for p := range t.far {
+			t.starts = t.starts || strings.HasSuffix(p, "/proof/programs")
+		}
+		for main := range g {
+			if !t.starts || filepath.Base(filepath.Dir(main)) != "cmd" {
+				continue
+			}
+			for p, n := range g.far(main) {
+				if was, ok := t.far[p]; !ok || viaProcess+n < was {
+					t.far[p] = viaProcess + n
+				}
+			}
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+const (
+	direct     = 2   // imports from a test program to what a package or its tests import: the package is between
+	viaProcess = 100 // to the packages of a program that tests start
+)
+
+// slowest is how much longer than without a mutation tests may take before they count as hanging: other work on this
+// machine can slow them by a factor, and the sandbox by seconds.
+func slowest(took, limit time.Duration) time.Duration { return min(limit, 5*took+15*time.Second) }
+
+// prepare compiles a sample of mutations and lists the tests.
+func (r *trial) prepare(all []mutation) (err error) {
+	r.most = len(all)
+	if r.known, err = testPrograms(); err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(reachedFolder(r.dir), 0o755), os.Chmod(r.dir, 0o755), switchAll(r.dir, all))
+}
+
+// try tries a mutation: the tests of the package that it changes in all ways, and then those of others, the nearest and
+// smallest first. If it has to be compiled by itself, these are only packages that import the changed one.
+func (r *trial) try(m mutation) (outcome, error) {
+	if valid, err := r.byItself(m); err != nil || !valid {
+		return outcome{result: invalid}, err
+	}
+	var own, others []*tests
+	for _, t := range r.known {
+		if n, ok := t.far[m.pkg]; t.pkg == m.pkg {
+			own = append(own, t)
+		} else if ok && (m.switched || n <= direct) {
+			others = append(others, t)
+		}
+	}
+	slices.SortStableFunc(others, func(a, b *tests) int {
+		return cmp.Or(cmp.Compare(a.far[m.pkg], b.far[m.pkg]), cmp.Compare(len(a.far), len(b.far)))
+	})
+	o, left := outcome{result: unreached}, time.Duration(math.MaxInt64)
+	for _, some := range [][]*tests{own, others} {
+		for k := range r.ways {
+			for _, t := range some {
+				if left <= 0 {
+					o.limited = true
+					return o, nil
+				}
+				got, err := r.tryOne(t, m, k, &left)
+				switch {
+				case err != nil:
+					return o, err
+				case got == killed && t.pkg != m.pkg:
+					return outcome{result: elsewhere, by: t.pkg}, nil
+				case got == killed:
+					return outcome{result: killed}, nil
+				case got == survived:
+					o.result = survived
+				}
+			}
+		}
+		left = r.others
+	}
+	return o, nil
+}
+
+// pack is how long tests take together that run in one process.
+const pack = 500 * time.Millisecond
+
+// tryOne runs a package's tests, in one way, that reach a mutation, until one fails. left is for how long.
+func (r *trial) tryOne(t *tests, m mutation, k int, left *time.Duration) (result, error) {
+	for t.learnt <= k {
+		limit := r.limit
+		if t.pkg != m.pkg {
+			limit = min(limit, r.others)
+		}
+		if err := r.learn(t, limit); err != nil {
+			return "", err
+		}
+	}
+	got, env := unreached, []string{goFlags(r.dir), fmt.Sprint(choose, "=", m.number)}
+	program := t.program
+	for next := 0; next < len(t.singles) && *left > 0; {
+		var names []string
+		var sum time.Duration
+		for ; next < len(t.singles) && sum < pack && sum < *left; next++ {
+			s := t.singles[next]
+			if s.way == k && (!m.probed || s.reaches[m.number] != 0) {
+				names = append(names, s.name)
+				sum += s.took
+			}
+		}
+		if len(names) == 0 {
+			break
+		}
+		if *left -= sum; !m.switched {
+			env, program = []string{goFlags(r.alone())}, t.program+"-alone"
+			if t.alone != m.number {
+				said, err := compile(r.alone(), "test", "-c", "-vet=off", "-o", program, t.pkg)
+				if said != "" || err != nil {
+					return killed, err
+				}
+				t.alone = m.number
+			}
+		}
+		var err error
+		got, _, err = t.run(program, r.ways[k], slowest(sum, r.limit), env, only(names), "-test.failfast")
+		if err != nil || got == killed {
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+// alone is the folder of the overlay that has only the mutation that is tried.
+func (r *trial) alone() string { return filepath.Join(r.dir, "alone") }
+
+// byItself makes the overlay that has only a mutation, and reports whether its package compiles with it.
+func (r *trial) byItself(m mutation) (bool, error) {
+	source, err := os.ReadFile(m.file)
+	if err == nil {
+		_, err = overlay(r.alone(), map[string]string{m.file: string(m.apply(source))})
+	}
+	if err != nil {
+		return false, err
+	}
+	said, err := compile(r.alone(), "build", "-o", os.DevNull, m.pkg)
+	return said == "", err
+}
+
+var (
+	verdict = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP): \S+ \(([\d.]+)s\)$`)
+	listed  = regexp.MustCompile(`(?m)^(Test|Fuzz|Example)\w*$`)
+)
+
+// learn runs each test in the next way without a mutation, to know what it reaches and how long it takes. After the
+// first way, only those that it left out run.
+func (r *trial) learn(t *tests, limit time.Duration) error {
+	k, names, start := t.learnt, t.left, time.Now()
+	t.learnt++
+	env := []string{goFlags(r.dir), choose + "=0"}
+	if k == 0 {
+		t.program = filepath.Join(r.dir, strings.ReplaceAll(t.pkg, "/", "-")+".test")
+		said, err := compile(r.dir, "test", "-c", "-vet=off", "-o", t.program, t.pkg)
+		if t.starts && !r.built && r.ways[k].in != nil {
+			r.built = true
+			_, berr := compile(r.dir, "build", "-o", builtFolder(r.dir)+"/", "./cmd/...")
+			err = errors.Join(err, berr)
+		}
+		if err != nil {
+			return err
+		}
+		if said != "" {
+			fmt.Printf("left out %s: with mutations the compiler says %s\n", t.pkg, said)
+			t.learnt = len(r.ways)
+			return nil
+		}
+		_, list, err := t.run(t.program, r.ways[k], r.limit, env, "-test.list=.")
+		if err != nil {
+			return err
+		}
+		names = strings.Fields(string(bytes.Join(listed.FindAll(list, -1), []byte(" "))))
+	}
+	t.left = []string{}
+	var all sync.WaitGroup
+	var one sync.Mutex
+	var failed error
+	next := make(chan string)
+	for n := range r.workers {
+		all.Go(func() {
+			for name := range next {
+				s, ok, partly, err := r.learnOne(t, name, k, n, limit, env)
+				one.Lock()
+				failed = errors.Join(failed, err)
+				if ok {
+					t.singles = append(t.singles, s)
+				}
+				if partly {
+					t.left = append(t.left, name)
+				}
+				one.Unlock()
+			}
+		})
+	}
+	for _, name := range names {
+		next <- name
+	}
+	close(next)
+	all.Wait()
+	slices.SortFunc(t.singles, func(a, b single) int {
+		return cmp.Or(cmp.Compare(a.way, b.way), cmp.Compare(a.took, b.took), cmp.Compare(a.name, b.name))
+	})
+	slices.Sort(t.left)
+	if len(names) > 0 {
+		fmt.Printf("ran %d tests of %s without a mutation in %.0f s\n", len(names), t.pkg, time.Since(start).Seconds())
+	}
+	return failed
+}
+
+// learnOne runs a test. ok is whether it passes, and partly whether it left something out.
+func (r *trial) learnOne(t *tests, name string, k, worker int, limit time.Duration, env []string) (s single, ok,
+	partly bool, err error) {
+	file := filepath.Join(reachedFolder(r.dir), fmt.Sprint(worker))
+	err = errors.Join(os.WriteFile(file, make([]byte, r.most+1), 0o666), os.Chmod(file, 0o666)) // for every user
+	if err != nil {
+		return s, false, false, err
+	}
+	env = append(slices.Clone(env), reaches+"="+file)
+	got, said, err := t.run(t.program, r.ways[k], limit, env, only([]string{name}), "-test.v")
+	if err != nil {
+		return s, false, false, err
+	}
+	if got != survived {
+		fmt.Printf("left out %s %s: it fails without a mutation in %v\n", t.pkg, name, r.ways[k])
+		return s, false, false, nil
+	}
+	s = single{name: name, way: k}
+	for _, v := range verdict.FindAllSubmatch(said, -1) {
+		partly = partly || string(v[1]) == "SKIP"
+		if v[0][0] == '-' {
+			s.took, _ = time.ParseDuration(string(v[2]) + "s") // as go test writes it
+		}
+	}
+	s.reaches, err = os.ReadFile(file)
+	return s, err == nil, partly, err
+}
+
+// only selects tests.
+func only(names []string) string { return "-test.run=^(" + strings.Join(names, "|") + ")$" }
+
+var dies = regexp.MustCompile("FAIL|panic|fatal error|unexpected fault")
+
+// run runs a test program. A failure counts if it repeats: other work on this machine can make a test fail once.
+func (t *tests) run(program string, w way, limit time.Duration, env []string, flags ...string) (result, []byte, error) {
+	for again := false; ; again = true {
+		got, said, err := t.runOnce(program, w, limit, env, flags)
+		if got != killed || again {
+			return got, said, err
+		}
+	}
+}
+
+func (t *tests) runOnce(program string, w way, limit time.Duration, env, flags []string) (result, []byte, error) {
+	args := append([]string{program, "-test.paniconexit0", "-test.timeout=" + limit.String()}, flags...)
+	if w.short {
+		args = append(args, "-test.short")
+	}
+	args = w.in.wrap(t.dir, args)
+	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Minute)
+	defer cancel()
+	test := exec.CommandContext(ctx, args[0], args[1:]...)
+	test.Dir = t.dir
+	test.Env = slices.Concat(os.Environ(), []string{"PWD=" + t.dir}, env)
+	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutated test may leave child processes
+	test.Cancel = func() error { return syscall.Kill(-test.Process.Pid, syscall.SIGKILL) }
+	test.WaitDelay = 10 * time.Second
+	var said bytes.Buffer
+	test.Stdout, test.Stderr = &said, &said
+	err := test.Run()
+	if test.Process != nil {
+		syscall.Kill(-test.Process.Pid, syscall.SIGKILL)
+	}
+	switch {
+	case err == nil:
+		return survived, said.Bytes(), nil
+	case ctx.Err() != nil, dies.Match(said.Bytes()):
+		return killed, said.Bytes(), nil
+	case errors.As(err, new(*exec.ExitError)):
+		return "", nil, fmt.Errorf("the tests of %s did not run: %w: %s", t.pkg, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return "", nil, err
+}
