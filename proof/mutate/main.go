@@ -94,9 +94,9 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 	total, byPackage, limited, next := tally{}, map[string]tally{}, 0, 0
 	for start := time.Now(); next < len(all) && total.counted() < n && time.Since(start) < spend; next++ {
 		m := all[next]
-		o, err := r.try(m)
-		if err != nil {
-			return 0, err
+		var o outcome
+		if o, err = r.try(m); err != nil {
+			break // what is known is printed
 		}
 		if (o.result == survived || o.result == unreached) && same[m.key()] != "" {
 			o.result = equivalent
@@ -118,7 +118,7 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 	}
 	fmt.Printf("%v; %d did not compile; %d of the survivors had no more time for others' tests; continue with -skip %d\n",
 		total, total[invalid], limited, skip+next)
-	return total.share(), nil
+	return total.share(), err
 }
 
 // part is what a package belongs to, by its path without the module's.

@@ -123,6 +123,11 @@ func compile(dir string, args ...string) (string, error) {
 	return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 }
 
+// compileTests makes the test program of a package, without debug information, as go test does.
+func compileTests(dir, program, pkg string) (string, error) {
+	return compile(dir, "test", "-c", "-vet=off", "-ldflags=-w", "-o", program, pkg)
+}
+
 func goFlags(dir string) string {
 	return "GOFLAGS=" + strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+filepath.Join(dir, "overlay.json"))
 }

@@ -171,22 +171,27 @@ func (r *trial) prepare(all []mutation) (err error) {
 }
 
 // try tries a mutation: the tests of the package that it changes in all ways, and then those of others, the nearest and
-// smallest first. If it has to be compiled by itself, these are only packages that import the changed one.
+// smallest first. If it has to be compiled by itself, only packages that import the changed one are tried, or the
+// nearest if there is none.
 func (r *trial) try(m mutation) (outcome, error) {
 	if valid, err := r.byItself(m); err != nil || !valid {
 		return outcome{result: invalid}, err
 	}
 	var own, others []*tests
 	for _, t := range r.known {
-		if n, ok := t.far[m.pkg]; t.pkg == m.pkg {
+		if _, ok := t.far[m.pkg]; t.pkg == m.pkg {
 			own = append(own, t)
-		} else if ok && (m.switched || n <= direct) {
+		} else if ok {
 			others = append(others, t)
 		}
 	}
 	slices.SortStableFunc(others, func(a, b *tests) int {
 		return cmp.Or(cmp.Compare(a.far[m.pkg], b.far[m.pkg]), cmp.Compare(len(a.far), len(b.far)))
 	})
+	if !m.switched && len(others) > 0 {
+		near := max(direct, others[0].far[m.pkg])
+		others = slices.DeleteFunc(others, func(t *tests) bool { return t.far[m.pkg] > near })
+	}
 	o, left := outcome{result: unreached}, time.Duration(math.MaxInt64)
 	for _, some := range [][]*tests{own, others} {
 		for k := range r.ways {
@@ -219,11 +224,7 @@ const pack = 500 * time.Millisecond
 // tryOne runs a package's tests, in one way, that reach a mutation, until one fails. left is for how long.
 func (r *trial) tryOne(t *tests, m mutation, k int, left *time.Duration) (result, error) {
 	for t.learnt <= k {
-		limit := r.limit
-		if t.pkg != m.pkg {
-			limit = min(limit, r.others)
-		}
-		if err := r.learn(t, limit); err != nil {
+		if err := r.learn(t); err != nil {
 			return "", err
 		}
 	}
@@ -245,7 +246,7 @@ func (r *trial) tryOne(t *tests, m mutation, k int, left *time.Duration) (result
 		if *left -= sum; !m.switched {
 			env, program = []string{goFlags(r.alone())}, t.program+"-alone"
 			if t.alone != m.number {
-				said, err := compile(r.alone(), "test", "-c", "-vet=off", "-o", program, t.pkg)
+				said, err := compileTests(r.alone(), program, t.pkg)
 				if said != "" || err != nil {
 					return killed, err
 				}
@@ -284,13 +285,13 @@ var (
 
 // learn runs each test in the next way without a mutation, to know what it reaches and how long it takes. After the
 // first way, only those that it left out run.
-func (r *trial) learn(t *tests, limit time.Duration) error {
+func (r *trial) learn(t *tests) error {
 	k, names, start := t.learnt, t.left, time.Now()
 	t.learnt++
 	env := []string{goFlags(r.dir), choose + "=0"}
 	if k == 0 {
 		t.program = filepath.Join(r.dir, strings.ReplaceAll(t.pkg, "/", "-")+".test")
-		said, err := compile(r.dir, "test", "-c", "-vet=off", "-o", t.program, t.pkg)
+		said, err := compileTests(r.dir, t.program, t.pkg)
 		if t.starts && !r.built && r.ways[k].in != nil {
 			r.built = true
 			_, berr := compile(r.dir, "build", "-o", builtFolder(r.dir)+"/", "./cmd/...")
@@ -318,7 +319,7 @@ func (r *trial) learn(t *tests, limit time.Duration) error {
 	for n := range r.workers {
 		all.Go(func() {
 			for name := range next {
-				s, ok, partly, err := r.learnOne(t, name, k, n, limit, env)
+				s, ok, partly, err := r.learnOne(t, name, k, n, env)
 				one.Lock()
 				failed = errors.Join(failed, err)
 				if ok {
@@ -347,15 +348,14 @@ func (r *trial) learn(t *tests, limit time.Duration) error {
 }
 
 // learnOne runs a test. ok is whether it passes, and partly whether it left something out.
-func (r *trial) learnOne(t *tests, name string, k, worker int, limit time.Duration, env []string) (s single, ok,
-	partly bool, err error) {
+func (r *trial) learnOne(t *tests, name string, k, worker int, env []string) (s single, ok, partly bool, err error) {
 	file := filepath.Join(reachedFolder(r.dir), fmt.Sprint(worker))
 	err = errors.Join(os.WriteFile(file, make([]byte, r.most+1), 0o666), os.Chmod(file, 0o666)) // for every user
 	if err != nil {
 		return s, false, false, err
 	}
 	env = append(slices.Clone(env), reaches+"="+file)
-	got, said, err := t.run(t.program, r.ways[k], limit, env, only([]string{name}), "-test.v")
+	got, said, err := t.run(t.program, r.ways[k], r.limit, env, only([]string{name}), "-test.v")
 	if err != nil {
 		return s, false, false, err
 	}
