@@ -290,6 +290,55 @@ func TestLimitOfEachSource(t *testing.T) {
 	}
 }
 
+// The sources of one set, at any times, get the replies of a table of eight sources without an order.
+func TestLimiterAgainstModel(t *testing.T) {
+	type source struct{ full, begun uint64 }
+	rnd := rand.New(rand.NewPCG(5, 6))
+	outcomes := map[string]int{}
+	for range 200 {
+		var l limiter
+		must.OK(t, l.set(1000, 10, 1_000_000))
+		now, known, shared := uint64(1)<<40, map[uint64]*source{}, source{}
+		for range 2000 {
+			if now += rnd.Uint64N(100); rnd.IntN(30) == 0 {
+				now += rnd.Uint64N(1 << rnd.IntN(31))
+			}
+			in := now << fraction
+			hash := uint64(5)<<55 | rnd.Uint64N(8)<<52 | 1 + rnd.Uint64N(2)
+			s, how := known[hash], "known"
+			if s == nil {
+				var silent uint64 // the source that has been silent longest, of those that may be displaced
+				for h, p := range known {
+					if silence := in - p.full; in > p.full && (silence > 600*1_000_000<<fraction ||
+						silence/4 > p.full-l.cost-p.begun) && (silent == 0 || p.full < known[silent].full) {
+						silent = h
+					}
+				}
+				if s, how = &shared, "shared"; len(known) < limiterWays || silent != 0 {
+					if how = "new"; len(known) == limiterWays {
+						how = "displaces another"
+						delete(known, silent)
+					}
+					s = &source{in, in}
+					known[hash] = s
+				}
+			}
+			s.full = max(s.full, in)
+			want := s.full-in <= 9*l.cost
+			if want {
+				s.full += l.cost
+			}
+			outcomes[fmt.Sprint(how, ", answered ", want)]++
+			if got := l.allow(now, hash); got != want {
+				t.Fatalf("%s: answered %t, want %t", how, got, want)
+			}
+		}
+	}
+	if len(outcomes) != 6 { // a new source always has a full bucket
+		t.Errorf("only %v", outcomes)
+	}
+}
+
 // requestFrom are requests from any IPv4 address, or from an IPv6 address that ends in it.
 var requestFrom = map[string]func(netip.Addr) []byte{
 	"ping": func(a netip.Addr) []byte { return toUs(0, icmp4(a, our4, 8)) },

@@ -100,6 +100,16 @@ func TestReflectMessage(t *testing.T) {
 			}
 		})
 	}
+	for _, sessions := range []int{0, 4} {
+		r := messages(t, Config{Clock: &now, Rate: 1, Burst: 1, TicksPerSecond: 1 << 30,
+			Reflector: Reflector{Sessions: sessions, Idle: 1 << 60}})
+		for _, want := range []int{44, 0} {
+			check.Equal(t, r.ReflectMessage(make([]byte, 64), 44, 1, 0), want, "of two at a rate of one: %d bytes")
+		}
+		if s := r.Stats(); s[RefusedRate] != 1 || s.Answered() != 1 {
+			t.Errorf("%d sessions: counted %v", sessions, s)
+		}
+	}
 	check.Equal(t, messages(t, Config{}).ReflectMessage(make([]byte, 64), 44, 1, 0), 0,
 		"answered without a clock, with %d bytes")
 	for what, c := range map[string]Config{"a rate without ticks": {Rate: 1}, "mode 9": {Mode: 9},

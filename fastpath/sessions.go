@@ -8,16 +8,14 @@ import (
 )
 
 // sessionKey identifies a test session: the addresses and ports of its packets, and the identifier that its sender
-// chose (RFC 8972 §3). For a message, which has no addresses and ports, it is the sender reported by the driver.
+// chose (RFC 8972 §3). IPv4 addresses are followed by zeros, where an IPv6 packet has a destination, which is never
+// zero. For a message, which has no addresses and ports, it is the sender reported by the driver.
 type sessionKey [40]byte
 
 // Layout of a sessionKey.
 const (
 	keyPorts = 32
 	keySSID  = 36
-	keyKind  = 38 // keyIPv4, keyIPv6 or keyMessage
-
-	keyIPv4, keyIPv6, keyMessage = 1, 2, 3
 )
 
 // frameKey is the key of a test packet in a datagram d between the addresses hosts, of 8 or 32 bytes.
@@ -25,9 +23,6 @@ func frameKey(hosts, d []byte, ssid uint16) (k sessionKey) {
 	copy(k[:], hosts)
 	copy(k[keyPorts:], d[:4])
 	be.PutUint16(k[keySSID:], ssid)
-	if k[keyKind] = keyIPv4; len(hosts) > 8 {
-		k[keyKind] = keyIPv6
-	}
 	return k
 }
 
@@ -35,7 +30,6 @@ func frameKey(hosts, d []byte, ssid uint16) (k sessionKey) {
 func messageKey(sender uint64, ssid uint16) (k sessionKey) {
 	be.PutUint64(k[:], sender)
 	be.PutUint16(k[keySSID:], ssid)
-	k[keyKind] = keyMessage
 	return k
 }
 

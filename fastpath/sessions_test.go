@@ -172,7 +172,10 @@ func TestSessionsAreBounded(t *testing.T) {
 	for now := t0; now <= t0+5000; now += 500 {
 		table.enter(5, now)
 	}
-	if s := table.enter(5, t0+6001); s == nil || s.sent != 1 {
+	if s := table.enter(5, t0+6000); s == nil || s.sent != 12 {
+		t.Errorf("a session begins again before it is idle: %+v", s)
+	}
+	if s := table.enter(5, t0+7001); s == nil || s.sent != 1 {
 		t.Errorf("an idle session continues: %+v", s)
 	}
 	check.Equal(t, table.ended.Load(), 1, "%d sessions ended")

@@ -164,6 +164,10 @@ func TestVerdicts(t *testing.T) {
 		{"ns", "option of length 0", fix6(put(79, 0)), RefusedND},
 		{"ns with nonce", "nonce of length 0", fix6(put(79, 0)), RefusedND},
 		{"ns", "option too long", fix6(put(79, 2)), RefusedND},
+		{"ns", "an option of 16 bytes first", fix6(func(f []byte) []byte {
+			f[19] += 16
+			return slices.Concat(f[:78], []byte{14, 2, 0, 0}, bytes.Repeat([]byte{1, 1}, 6), f[78:])
+		}), AnsweredND},
 		{"ns", "an option of one byte", fix6(both(put(19, 33), more(1))), RefusedND},
 		{"ns", "no sender's address", fix6(put(78, 14)), RefusedND},
 		{"ns", "sender's address a group", fix6(put(80, 1)), RefusedSourceMAC},
