@@ -310,7 +310,7 @@ func TestLife(t *testing.T) {
 				nic.ErrTimeout, errNo} {
 				l.say("%v, twice: %v", err, l.AwaitKernel(after(2, nil, err)))
 			}
-			l.say("for ever: %v", l.AwaitKernel(after(1e9, nil, unix.EIO)))
+			l.say("permanently: %v", l.AwaitKernel(after(1e9, nil, unix.EIO)))
 			var err error
 			l.loop.Go(func() { err = l.AwaitKernel(after(1e9, nil, unix.EIO)) })
 			time.Sleep(time.Second)

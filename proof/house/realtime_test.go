@@ -31,6 +31,7 @@ var realTime = map[string]string{
 	"nic/drivers/mlx4/subnet_test.go":       "the fabric runs freely",
 	"nic/drivers/mlx4/stations_test.go":     "sends a request again",
 	"nic/drivers/mlx5/prove_test.go":        "runs on virtual time, in functions that synctest.Test calls",
+	"nic/kit/life_test.go":                  "runs on virtual time, in functions that synctest.Test calls",
 	"proof/nictest/toy_test.go":             "a driver, which the suite runs on virtual time",
 	"proof/peers/baseline/baseline_test.go": "compares a C program's own time with the clock",
 }
