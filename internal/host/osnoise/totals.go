@@ -29,8 +29,8 @@ func (t Total) Source() string {
 
 func (t Total) String() string {
 	s := Event{Cause: t.Cause, Name: t.Name, Weak: t.Weak}.what()
-	if t.Cause == Interrupt && t.Name != "" {
-		s = "interrupt " + t.Name
+	if t.Cause == Interrupt { // without the number, which several may have
+		s = strings.TrimSpace("interrupt " + t.Name)
 	}
 	if t.Weak {
 		s += " (by counters)"

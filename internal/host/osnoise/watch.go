@@ -220,10 +220,14 @@ func (w *Watcher) drain() {
 		w.emit(Event{CPU: -1, Start: last, End: now, Cause: Runtime, Weak: true, Count: stops - w.stops})
 		w.stops = stops
 	}
-	if w.kernel == nil || time.Now().Before(w.nextSMI) {
-		return
+	if w.kernel != nil && !time.Now().Before(w.nextSMI) {
+		w.nextSMI = time.Now().Add(smiEvery)
+		w.interrupted(now)
 	}
-	w.nextSMI = time.Now().Add(smiEvery)
+}
+
+// interrupted emits the system management interrupts since the last reading.
+func (w *Watcher) interrupted(now int64) {
 	for _, c := range w.cores {
 		if n, ok := c.readSMI(); ok && n > c.smi {
 			w.emit(Event{CPU: c.cpu, Start: now - int64(smiEvery+period), End: now, Cause: SMI, Weak: true,
