@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -142,7 +143,9 @@ func (l *Lease) replug() Step {
 		step.Err = fmt.Errorf("the CPUs are not briefly taken offline: cpusets of cgroup v1 would lose them permanently: %w", err)
 		return step
 	}
-	for tid, s := range l.threads() {
+	all := l.threads()
+	for _, tid := range slices.Sorted(maps.Keys(all)) {
+		s := all[tid]
 		if has, err := l.cpusOf(tid); err == nil && s.pid != os.Getpid() && s.flags&pfNoSetAffinity == 0 &&
 			len(has) > 0 && len(without(has, l.CPUs)) == 0 {
 			step.Err = fmt.Errorf("CPU %s is not briefly taken offline, because thread %d of process %d is bound to it",
@@ -180,8 +183,9 @@ func (l *Lease) workqueues() Step {
 		"/sys/devices/virtual/workqueue/cpumask") {
 		has, err := l.readCPUs(file, true)
 		if err == nil && overlap(has, l.CPUs) {
-			err = l.setCPUs(file, true, without(has, l.CPUs))
-			moved++
+			if err = l.setCPUs(file, true, without(has, l.CPUs)); err == nil {
+				moved++
+			}
 		}
 		step.Err = errors.Join(step.Err, err)
 	}

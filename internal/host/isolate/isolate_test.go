@@ -1,9 +1,11 @@
 package isolate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -71,6 +74,7 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 		"/proc/sys/kernel/sched_rt_period_us":                                "1000000",
 		"/sys/fs/cgroup/system.slice/rebound.service/cpuset.cpus.exclusive":  "",
 		"/sys/fs/cgroup/system.slice/rebound.service/cgroup.subtree_control": "",
+		"/sys/fs/cgroup/system.slice/rebound.service/cgroup.threads":         "",
 	} {
 		if _, ok := files[name]; !ok {
 			m.put(name, text)
@@ -110,7 +114,7 @@ func (m *machine) snapshot() map[string]string {
 			m.t.Fatal(err)
 		}
 		rel := strings.TrimPrefix(name, m.Root)
-		if strings.HasPrefix(rel, "/run") || strings.HasPrefix(rel, "/dev") {
+		if strings.HasPrefix(rel, "/run") || strings.HasPrefix(rel, "/dev") || d.Name() == "cgroup.threads" {
 			return nil
 		}
 		all[rel] = "folder"
@@ -295,45 +299,97 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Each step reports why it was not done, and the others are done.
-func TestRefusals(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		files map[string]string
-		step  string
-		want  string
-	}{
-		{"cgroup v1", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "partition", "cpuset controller is not part of cgroup v2"},
-		{"no cgroup v2", map[string]string{"/proc/self/mountinfo": ""}, "partition", "cgroup v2 is not mounted"},
-		{"cgroup v1, timers", map[string]string{"/sys/fs/cgroup/cgroup.controllers": "memory"}, "timers", "would lose them permanently"},
-		{"no remote partitions", map[string]string{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
-			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"}, "partition", "before Linux 6.7"},
-		{"others isolated at boot", map[string]string{"/proc/cmdline": "quiet isolcpus=2"}, "partition", "CPUs 2 were isolated at boot"},
-		{"the first CPU", map[string]string{"/sys/devices/system/cpu/cpu3/online": "absent"}, "timers", "CPU 3 cannot be taken offline"},
-		{"no PM QoS", map[string]string{"/dev/cpu_dma_latency": "absent"}, "idle states", "no such file"},
-		{"locked down", map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"},
-			"real-time guard",
-			"fair server of CPU 3: 50ms of each 1s: permission denied (the kernel is locked down: none [integrity] confidentiality)"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := newMachine(t, c.files)
-			inner := m.kernel
-			m.kernel = func(op, name, value string) (bool, error) {
-				if c.name == "locked down" && strings.HasSuffix(name, "/runtime") {
-					return true, fs.ErrPermission
-				}
-				return inner(op, name, value)
-			}
-			before := m.snapshot()
-			l := must.Get(m.Begin([]int{3}))(t)
-			steps := append(l.Isolate(), l.LiftGuards())
-			i := slices.IndexFunc(steps, func(s Step) bool { return s.Name == c.step })
-			check.Fails(t, c.step, steps[i].Err, nil, c.want)
-			m.want("taken", map[string]string{"/proc/irq/1/smp_affinity_list": "0-2", "thread 1": "0-2"})
-			check.OK(t, l.Release())
-			m.same(before)
-		})
+// run takes a lease, runs and undoes every step, and returns what each said.
+func (m *machine) run(cpus ...int) (said []string) {
+	l := must.Get(m.Begin(cpus))(m.t)
+	steps := append(l.Isolate(), l.LiftGuards())
+	steps = append(steps, Step{Name: "join", Err: l.Join()}, Step{Name: "leave", Err: l.Leave()},
+		Step{Name: "release", Err: l.Release()})
+	for _, s := range append(steps, l.Take("magic")...) {
+		said = append(said, strings.NewReplacer(m.Root, "", fmt.Sprint("rebound-", os.Getpid()), "rebound-PID", "\n",
+			"\n    ").Replace(s.String()))
 	}
+	return said
+}
+
+// What each step says on a machine that can do all, and where one file is missing or has an unexpected content, or one
+// write is refused. Only steps that say something else are recorded. Whatever is missing, all is restored.
+func TestRefusals(t *testing.T) {
+	var text strings.Builder
+	usual := newMachine(t, nil).run(3)
+	fmt.Fprintf(&text, "the usual machine\n  %s\n", strings.Join(usual, "\n  "))
+	fmt.Fprintf(&text, "two CPUs\n  %s\n", strings.Join(newMachine(t, nil).run(3, 2), "\n  "))
+	record := func(name string, said []string) {
+		fmt.Fprintln(&text, name)
+		for i := range said {
+			if said[i] != usual[i] {
+				fmt.Fprintf(&text, "  %s\n", said[i])
+			}
+		}
+	}
+	variants := []map[string]string{
+		{"/sys/fs/cgroup/cgroup.controllers": "memory"}, {"/proc/self/mountinfo": ""},
+		{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
+			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"},
+		{"/proc/cmdline": "quiet isolcpus=2"}, {"/proc/self/cgroup": "0::/"},
+		{"/sys/fs/cgroup/cgroup.subtree_control": "cpu cpuset", own + "/cgroup.subtree_control": "cpuset"},
+		{"/proc/sys/kernel/osrelease": "6.11.9"}, {"/proc/sys/kernel/osrelease": "6.12.0"},
+		{"/sys/devices/system/cpu/nohz_full": "2-3"}, {"/sys/devices/system/cpu/nohz_full": "2"},
+		{"/proc/irq/default_smp_affinity": "8"}, {"/proc/sys/kernel/watchdog_cpumask": "0-2"},
+	}
+	for name, content := range newMachine(t, nil).snapshot() {
+		if content == "folder" || name[0] != '/' || strings.Contains(name, "/task/") {
+			continue
+		}
+		if !strings.HasSuffix(name, "subtree_control") { // every cgroup has one
+			variants = append(variants, map[string]string{name: "absent"})
+		}
+		if !strings.HasSuffix(name, "/cpu3/online") {
+			variants = append(variants, map[string]string{name: "?"})
+		}
+	}
+	slices.SortStableFunc(variants, func(a, b map[string]string) int {
+		return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
+	})
+	for _, files := range variants {
+		m := newMachine(t, files)
+		before := m.snapshot()
+		record(fmt.Sprint(files), m.run(3))
+		m.same(before)
+	}
+	for refused, more := 1, true; more; refused++ {
+		m := newMachine(t, map[string]string{"/sys/kernel/security/lockdown": "none [integrity] confidentiality"})
+		before, inner, ops, what := m.snapshot(), m.kernel, 0, ""
+		m.kernel = func(op, name, value string) (bool, error) {
+			if ops++; ops == refused {
+				if what = fmt.Sprintln(op, name, value, "is refused"); strings.HasSuffix(name, "/cgroup.threads") {
+					what = fmt.Sprintln(op, name, "is refused")
+				}
+				return true, fs.ErrPermission
+			}
+			return inner(op, name, value)
+		}
+		said := m.run(3)
+		if more = what != ""; more {
+			record(strings.ReplaceAll(strings.TrimSpace(what), fmt.Sprintf("rebound-%d", os.Getpid()), "rebound-PID"),
+				said)
+		}
+		if !slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, "release: not done") }) {
+			m.same(before)
+		}
+	}
+	m := newMachine(t, nil)
+	m.thread(66, 66, 1, 0, 25, 0, 3)
+	record("a thread that cannot be moved", m.run(3))
+	var log strings.Builder
+	Log(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})), Step{Name: "a", Done: "done"}, Step{Name: "b", Err: fs.ErrPermission}, Step{"c", "some", fs.ErrPermission})
+	text.WriteString(log.String())
+	golden.Equal(t, "testdata/refusals.txt", text.String())
 }
 
 // CPUs isolated at boot need no partition, whose end would open them to every process.

@@ -132,8 +132,10 @@ func (l *Lease) LiftGuards() Step {
 		}
 		done = append(done, g.Name)
 	}
-	if left, err := l.Guards(l.CPUs); step.Err == nil && (err != nil || len(left) > 0) {
-		step.Err = fmt.Errorf("%w: %v is still active after it was disabled: %w", ErrGuarded, left, errors.Join(err))
+	if left, err := l.Guards(l.CPUs); step.Err == nil && len(left) > 0 {
+		step.Err = fmt.Errorf("%w: %v is still active after it was disabled", ErrGuarded, left)
+	} else if err != nil {
+		step.Err = errors.Join(step.Err, err)
 	}
 	step.Done = "none is active"
 	if len(done) > 0 {
