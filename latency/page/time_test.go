@@ -106,6 +106,9 @@ func TestOutageTexts(t *testing.T) {
 	} {
 		check.Equal(t, strings.Join(outageAlerts([][2]float64{{c.from, c.to}}), "\n"), c.want, "%q")
 	}
+	check.Equal(t, strings.Join(outageAlerts([][2]float64{{1, 2}, {5, 5.5}, {6, 9}, {20, 22}}), " "),
+		"No replies for 1.000 s, 1.000 s after the start. No replies for 3.000 s, 6.000 s after the start. "+
+			"No replies for 2.000 s, 20.00 s after the start. 1 shorter outage.", "%q")
 	rep, s := cut()
 	s.Intervals = s.Intervals[1:] // nothing in the first second
 	rep.Counts.Sent = 5001
