@@ -25,15 +25,26 @@ var (
 // mostLines is how many of the first and of the last lines of a file are changed; those between are of the same kind.
 const mostLines = 8
 
-// TestEachLineOfFiles reads each tool's file, and again without one of its lines, with a line twice, and with the last
-// number of a line negative, zero and missing. The file has what is read, or the error, with a checksum of its numbers.
+// TestEachLineOfFiles reads each tool's file, those that other tests make too, and again without one of its lines, with
+// a line twice, and with the last number of a line negative, zero and missing. The file has what is read, or the error,
+// with a checksum of its numbers.
 func TestEachLineOfFiles(t *testing.T) {
 	needs.Long(t)
 	var b strings.Builder
+	var files []lineFile
 	for _, g := range golden {
 		text := must.Get(os.ReadFile(filepath.Join("testdata", g.file)))(t)
+		files = append(files, lineFile{name: g.file, text: string(text), o: g.o})
+	}
+	for _, f := range lineFiles(t) {
+		if _, err := os.Stat(filepath.Join("testdata", f.name)); err != nil { // made by the test
+			files = append(files, f)
+		}
+	}
+	for _, g := range files {
+		text := []byte(g.text)
 		base := outcome(text, g.o)
-		fmt.Fprintf(&b, "%s\n= %s\n", g.file, base)
+		fmt.Fprintf(&b, "%s\n= %s\n", g.name, base)
 		lines := bytes.SplitAfter(text, []byte("\n"))
 		last, from, sum := "", 0, uint32(0)
 		flush := func(to int) {
@@ -79,6 +90,12 @@ func outcome(text []byte, o Options) string {
 	r := m.report()
 	f := r.Foreign
 	counts := unset.ReplaceAllString(fmt.Sprintf("%+v", r.Counts), "")
-	return fmt.Sprintf("%s %s %s, %d runs, %d values, %.6g %.6g %.6g %d %v; %s", r.Metric, r.Tool, counts, len(r.Runs),
-		r.Main().Total.Count, f.Min, f.Mean, f.Max, f.Beyond, f.Points, strings.Join(f.Lines(), "; "))
+	all := crc32.NewIEEE()
+	fmt.Fprint(all, r.Start.UTC(), r.End.UTC(), r.Runs, r.Interval, r.Traffic, r.Label)
+	for _, iv := range r.Main().Intervals {
+		fmt.Fprint(all, iv.Start, iv.End, iv.Min, iv.Max, slices.Collect(iv.Buckets))
+	}
+	return fmt.Sprintf("%s %s %s, %d runs, %d values, %.6g %.6g %.6g %d %v, all %d; %s", r.Metric, r.Tool, counts,
+		len(r.Runs), r.Main().Total.Count, f.Min, f.Mean, f.Max, f.Beyond, f.Points, all.Sum32(),
+		strings.Join(slices.Concat(f.Lines(), r.Warnings), "; "))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
+	compared "github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -28,6 +29,7 @@ func TestOutcomes(t *testing.T) {
 	reply := func(seq int, more string) string {
 		return fmt.Sprintf("64 bytes from 10.0.0.1: icmp_seq=%d ttl=64 time=0.5 ms%s\n", seq, more)
 	}
+	var all strings.Builder
 	for _, c := range []struct {
 		name, text string
 		o          Options
@@ -132,8 +134,11 @@ func TestOutcomes(t *testing.T) {
 		{"ghz without details", `{"count":9,"average":6e6,"fastest":5e6,"slowest":7e6,"rps":9,"latencyDistribution":[{"percentage":50,"latency":6000000}]}`, Options{}, 9, report.Counts{}, ""},
 		{"hyperfine", `{"results":[{"command":"true","times":[0.01,0.02],"exit_codes":[0,1]}]}`, Options{}, 2, report.Counts{}, "1 of 2 runs ended with an error"},
 		{"twping", "--- twping statistics ---\nseq_no=0          fwd_delay=0.1 ms bck_delay=0.2 ms delay=0.3 ms proc_delay=0.01 ms\t(err=0.5 ms)\nseq_no=1          *LOST*\n2 sent, 1 lost (50.000%), 0 send duplicates, 0 reflect duplicates\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1}, ""},
+		{"twping with copies", "--- twping statistics ---\nseq_no=0          fwd_delay=0.1 ms bck_delay=0.2 ms delay=0.3 ms proc_delay=0.01 ms\t(err=0.5 ms)\n7 sent, 1 lost (50.000%), 2 send duplicates, 3 reflect duplicates\n", Options{}, 1, report.Counts{Sent: 1, Received: 1, Duplicates: 5}, "the file's own summary"},
+		{"cloudprober without a new probe", "cloudprober 1 1500590520 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\ncloudprober 2 1500590530 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\n", Options{Unit: "us"}, 1, report.Counts{Sent: 1, Received: 1}, "no probe since the line before"},
 		{"owping with clocks that differ", "seq_no=0          delay=0.3 ms\t(sync, err=0.5 ms)\nseq_no=1          delay=-0.1 ms\t(unsync)\n2 sent, 0 lost (0.000%), 0 duplicates\n", Options{}, 1, report.Counts{Sent: 2, Received: 2}, "line 2: a negative delay"},
 	} {
+		fmt.Fprintf(&all, "%s\n\t%s\n", c.name, outcome([]byte(c.text), c.o))
 		r, err := Read(write(t, "x", c.text), c.o)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -147,6 +152,7 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("%s: runs %v, want one without samples", c.name, r.Runs)
 		}
 	}
+	compared.Equal(t, "testdata/outcomes.golden", all.String())
 }
 
 // Every line is counted, lost, named or known noise: removing or changing a line of a file changes nothing, is an
