@@ -35,7 +35,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "`seed` of their choice")
 	skip := flag.Int("skip", 0, "`number` of candidates to leave out, to go on where an earlier run stopped")
 	limit := flag.Duration("limit", 3*time.Minute,
-		"`time` for a test of the mutated package, after which it counts as failed; most get five times their own")
+		"`time` for a test with a mutation, after which it counts as failed; most get five times their own")
 	others := flag.Duration("others", time.Minute,
 		"`time` for the tests of other packages that one mutation runs, the nearest packages first; 0 runs none")
 	spend := flag.Duration("for", 24*time.Hour, "`time` after which no further mutation is tried")
@@ -91,34 +91,72 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 	if err := r.prepare(all); err != nil {
 		return 0, err
 	}
-	total, byPackage, limited, next := tally{}, map[string]tally{}, 0, 0
-	for start := time.Now(); next < len(all) && total.counted() < n && time.Since(start) < spend; next++ {
-		m := all[next]
-		var o outcome
-		if o, err = r.try(m); err != nil {
-			break // what is known is printed
+	done, err := r.try(all, n, same, time.Now().Add(spend)) // an error ends it, but what is known is printed
+	for _, a := range done {
+		if a.alive() {
+			fmt.Println(a)
 		}
-		if (o.result == survived || o.result == unreached) && same[m.key()] != "" {
-			o.result = equivalent
-		}
-		fmt.Printf("%s %s %v%s\n", o.result, m.pkg, m, o.note())
-		for _, name := range []string{part(m.pkg), m.pkg} {
+	}
+	total, byPackage, limited := tally{}, map[string]tally{}, 0
+	for _, a := range done {
+		for _, name := range []string{part(a.pkg), a.pkg} {
 			if byPackage[name] == nil {
 				byPackage[name] = tally{}
 			}
-			byPackage[name][o.result]++
+			byPackage[name][a.result]++
 		}
-		total[o.result]++
-		if o.limited {
+		total[a.result]++
+		if a.limited {
 			limited++
 		}
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
 		fmt.Printf("%-60s %v\n", pkg, byPackage[pkg])
 	}
-	fmt.Printf("%v; %d did not compile; %d of the survivors had no more time for others' tests; continue with -skip %d\n",
-		total, total[invalid], limited, skip+next)
+	fmt.Printf("%v; %d did not compile; %d survivors had no time for all tests of other packages; continue with -skip %d\n",
+		total, total[invalid], limited, skip+len(done))
 	return total.share(), err
+}
+
+// try tries the first n mutations that compile with the tests of their own packages, and then the survivors with those
+// of others: all of them with the tests of make check before any with all tests, which are slow. It prints what is
+// decided.
+func (r *trial) try(all []mutation, n int, same map[string]string, end time.Time) (done []*attempt, err error) {
+	for _, m := range all {
+		if n == 0 || time.Now().After(end) {
+			break
+		}
+		a := &attempt{mutation: m}
+		if err := r.own(a); err != nil {
+			return done, err
+		}
+		if a.alive() && same[m.key()] != "" {
+			a.result = equivalent
+		}
+		if a.result != invalid {
+			n--
+		}
+		if done = append(done, a); !a.alive() {
+			fmt.Println(a)
+		}
+	}
+	for k := range r.ways {
+		for _, a := range done {
+			if !a.alive() {
+				continue
+			}
+			if a.limited = time.Now().After(end); a.limited {
+				continue
+			}
+			if err := r.byOthers(a, k); err != nil {
+				return done, err
+			}
+			if !a.alive() {
+				fmt.Println(a)
+			}
+		}
+	}
+	return done, nil
 }
 
 // part is what a package belongs to, by its path without the module's.

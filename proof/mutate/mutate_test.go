@@ -120,34 +120,35 @@ func main() {
 	})
 	all = append(all, mutation{pkg: "example.com/m", file: all[0].file, start: all[0].start, what: "broken", with: "}"})
 	must.OK(t, r.prepare(all))
-	user, started := outcome{result: elsewhere, by: "example.com/m/user"},
-		outcome{result: elsewhere, by: "example.com/m/starts"}
-	want := map[string]outcome{}
-	for o, changes := range map[outcome][]string{
-		{result: killed}:   {"if n > 10 is negated", "return 10 becomes return 11"},
-		{result: survived}: {"n > 10: > becomes >="},
-		{result: unreached}: {"func unused() int { return 1 } becomes func unused() int { return 2 }",
+	user, started := elsewhere+" example.com/m/user", elsewhere+" example.com/m/starts"
+	want := map[string]result{}
+	for r, changes := range map[result][]string{
+		killed:   {"if n > 10 is negated", "return 10 becomes return 11"},
+		survived: {"n > 10: > becomes >="},
+		unreached: {"func unused() int { return 1 } becomes func unused() int { return 2 }",
 			"const n = 8 becomes const n = 9"},
-		{result: invalid}: {"broken", "fmt.Print(m.Started()) is removed"}, // fmt is not used then
-		user:              {"if n > 10 { becomes if n > 11 {", "const Step = 4 becomes const Step = 5"},
+		invalid: {"broken", "fmt.Print(m.Started()) is removed"}, // fmt is not used then
+		user:    {"if n > 10 { becomes if n > 11 {", "const Step = 4 becomes const Step = 5"},
 		started: {"func Started() int { return 3 } becomes func Started() int { return 4 }",
 			"len(os.Args) == 1: == becomes !=", "if len(os.Args) == 1 is negated",
 			"if len(os.Args) == 1 { becomes if len(os.Args) == 2 {"},
 	} {
 		for _, what := range changes {
-			want[what] = o
+			want[what] = r
 		}
 	}
 	check.Equal(t, len(all), len(want), "%d mutations")
-	for _, m := range all {
-		check.Equal(t, must.Get(r.try(m))(t), want[m.what], m.what+": %v")
+	for _, a := range must.Get(r.try(all, len(all), nil, time.Now().Add(time.Hour)))(t) {
+		got := a.result
+		if a.by != "" {
+			got += result(" " + a.by)
+		}
+		check.Equal(t, got, want[a.what], a.what+": %s")
 	}
 	r.others = 0
-	for _, m := range all {
-		if w := want[m.what]; w.result == elsewhere {
-			got := must.Get(r.try(m))(t)
-			check.Equal(t, got.result != killed && got.limited, true, m.what+" without time for others: %t")
-		}
+	for _, a := range must.Get(r.try(all, len(all), nil, time.Now().Add(time.Hour)))(t) {
+		other := want[a.what] == user || want[a.what] == started
+		check.Equal(t, a.alive() && a.limited || !other, true, a.what+" without time for other packages: %t")
 	}
 	text := string(must.Get(os.ReadFile(all[0].file))(t))
 	check.Equal(t, strings.HasPrefix(text, limited), true, "m.go is as it was: %t")
@@ -234,10 +235,12 @@ func TestOther(t *testing.T) {}
 		if i >= 24 || !m.switched {
 			continue
 		}
-		got := must.Get(r.try(m))(t)
-		m.switched = false
-		check.Equal(t, got, must.Get(r.try(m))(t), m.String()+": %v")
-		seen[got.result]++
+		one, alone := &attempt{mutation: m}, &attempt{mutation: m}
+		alone.switched = false
+		must.OK(t, r.own(one))
+		must.OK(t, r.own(alone))
+		check.Equal(t, one.result, alone.result, m.String()+": %s")
+		seen[one.result]++
 	}
 	check.Equal(t, seen[killed] > 0 && seen[survived] > 0, true, "some are killed and some survive: %t")
 	check.Equal(t, len(r.known[0].singles), 2, "%d tests pass without a mutation")

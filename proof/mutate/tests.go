@@ -65,21 +65,27 @@ type trial struct {
 	built   bool // the programs of cmd are there
 }
 
-// outcome is what the tests say about a mutation.
-type outcome struct {
+// attempt is a mutation and what the tests say so far.
+type attempt struct {
+	mutation
 	result  result
-	by      string // the package whose tests noticed it
-	limited bool   // not all tests of other packages ran
+	by      string        // the other package whose tests noticed it
+	left    time.Duration // for tests of other packages
+	limited bool          // not all tests of other packages ran
 }
 
-func (o outcome) note() string {
+// alive reports whether no test has noticed the mutation.
+func (a *attempt) alive() bool { return a.result == survived || a.result == unreached }
+
+func (a *attempt) String() string {
+	text := fmt.Sprintf("%s %s %v", a.result, a.pkg, a.mutation)
 	switch {
-	case o.result == elsewhere:
-		return " (by " + o.by + ")"
-	case o.limited:
-		return " (not all of the others' tests ran)"
+	case a.by != "":
+		return text + " (by " + a.by + ")"
+	case a.limited:
+		return text + " (not all tests of other packages ran)"
 	}
-	return ""
+	return text
 }
 
 // graph has the packages that each package imports; those of a test program, which is a package, too, are compiled for
@@ -170,72 +176,76 @@ func (r *trial) prepare(all []mutation) (err error) {
 	return errors.Join(os.MkdirAll(reachedFolder(r.dir), 0o755), os.Chmod(r.dir, 0o755), switchAll(r.dir, all))
 }
 
-// try tries a mutation: the tests of the package that it changes in all ways, and then those of others, the nearest and
-// smallest first. If it has to be compiled by itself, only packages that import the changed one are tried, or the
-// nearest if there is none.
-func (r *trial) try(m mutation) (outcome, error) {
-	if valid, err := r.byItself(m); err != nil || !valid {
-		return outcome{result: invalid}, err
+// own tries a mutation with the tests of its package.
+func (r *trial) own(a *attempt) error {
+	valid, err := r.byItself(a.mutation)
+	if a.result = unreached; !valid {
+		a.result = invalid
+		return err
 	}
-	var own, others []*tests
-	for _, t := range r.known {
-		if _, ok := t.far[m.pkg]; t.pkg == m.pkg {
-			own = append(own, t)
-		} else if ok {
-			others = append(others, t)
-		}
-	}
-	slices.SortStableFunc(others, func(a, b *tests) int {
-		return cmp.Or(cmp.Compare(a.far[m.pkg], b.far[m.pkg]), cmp.Compare(len(a.far), len(b.far)))
-	})
-	if !m.switched && len(others) > 0 {
-		near := max(direct, others[0].far[m.pkg])
-		others = slices.DeleteFunc(others, func(t *tests) bool { return t.far[m.pkg] > near })
-	}
-	o, left := outcome{result: unreached}, time.Duration(math.MaxInt64)
-	for _, some := range [][]*tests{own, others} {
-		for k := range r.ways {
-			for _, t := range some {
-				if left <= 0 {
-					o.limited = true
-					return o, nil
-				}
-				got, err := r.tryOne(t, m, k, &left)
-				switch {
-				case err != nil:
-					return o, err
-				case got == killed && t.pkg != m.pkg:
-					return outcome{result: elsewhere, by: t.pkg}, nil
-				case got == killed:
-					return outcome{result: killed}, nil
-				case got == survived:
-					o.result = survived
-				}
+	a.left = math.MaxInt64
+	for k := range r.ways {
+		for _, t := range r.known {
+			if t.pkg != a.pkg {
+				continue
+			}
+			if err := r.one(a, t, k); err != nil || a.result == killed {
+				return err
 			}
 		}
-		left = r.others
 	}
-	return o, nil
+	a.left = r.others
+	return nil
+}
+
+// byOthers tries a mutation with the tests of other packages in one way, the nearest and smallest packages first. If it
+// has to be compiled by itself, only packages that import its own are tried, or the nearest if there is none.
+func (r *trial) byOthers(a *attempt, k int) error {
+	others := slices.DeleteFunc(slices.Clone(r.known), func(t *tests) bool {
+		_, ok := t.far[a.pkg]
+		return t.pkg == a.pkg || !ok
+	})
+	slices.SortStableFunc(others, func(x, y *tests) int {
+		return cmp.Or(cmp.Compare(x.far[a.pkg], y.far[a.pkg]), cmp.Compare(len(x.far), len(y.far)))
+	})
+	if _, err := r.byItself(a.mutation); err != nil {
+		return err
+	}
+	for _, t := range others {
+		if !a.switched && t.far[a.pkg] > max(direct, others[0].far[a.pkg]) {
+			break
+		}
+		if a.limited = a.left <= 0; a.limited {
+			break
+		}
+		if err := r.one(a, t, k); err != nil {
+			return err
+		}
+		if a.result == killed {
+			a.result, a.by = elsewhere, t.pkg
+			break
+		}
+	}
+	return nil
 }
 
 // pack is how long tests take together that run in one process.
 const pack = 500 * time.Millisecond
 
-// tryOne runs a package's tests, in one way, that reach a mutation, until one fails. left is for how long.
-func (r *trial) tryOne(t *tests, m mutation, k int, left *time.Duration) (result, error) {
+// one runs a package's tests, in one way, that reach a mutation, until one fails.
+func (r *trial) one(a *attempt, t *tests, k int) error {
 	for t.learnt <= k {
 		if err := r.learn(t); err != nil {
-			return "", err
+			return err
 		}
 	}
-	got, env := unreached, []string{goFlags(r.dir), fmt.Sprint(choose, "=", m.number)}
-	program := t.program
-	for next := 0; next < len(t.singles) && *left > 0; {
+	env, program := []string{goFlags(r.dir), fmt.Sprint(choose, "=", a.number)}, t.program
+	for next := 0; next < len(t.singles) && a.left > 0; {
 		var names []string
 		var sum time.Duration
-		for ; next < len(t.singles) && sum < pack && sum < *left; next++ {
+		for ; next < len(t.singles) && sum < min(pack, a.left); next++ {
 			s := t.singles[next]
-			if s.way == k && (!m.probed || s.reaches[m.number] != 0) {
+			if s.way == k && (!a.probed || s.reaches[a.number] != 0) {
 				names = append(names, s.name)
 				sum += s.took
 			}
@@ -243,23 +253,27 @@ func (r *trial) tryOne(t *tests, m mutation, k int, left *time.Duration) (result
 		if len(names) == 0 {
 			break
 		}
-		if *left -= sum; !m.switched {
+		if a.left -= sum; !a.switched {
 			env, program = []string{goFlags(r.alone())}, t.program+"-alone"
-			if t.alone != m.number {
+			if t.alone != a.number {
 				said, err := compileTests(r.alone(), program, t.pkg)
-				if said != "" || err != nil {
-					return killed, err
+				if err != nil {
+					return err
 				}
-				t.alone = m.number
+				if said != "" {
+					a.result = killed
+					return nil
+				}
+				t.alone = a.number
 			}
 		}
 		var err error
-		got, _, err = t.run(program, r.ways[k], slowest(sum, r.limit), env, only(names), "-test.failfast")
-		if err != nil || got == killed {
-			return got, err
+		a.result, _, err = t.run(program, r.ways[k], slowest(sum, r.limit), env, only(names), "-test.failfast")
+		if err != nil || a.result == killed {
+			return err
 		}
 	}
-	return got, nil
+	return nil
 }
 
 // alone is the folder of the overlay that has only the mutation that is tried.
@@ -347,15 +361,17 @@ func (r *trial) learn(t *tests) error {
 	return failed
 }
 
-// learnOne runs a test. ok is whether it passes, and partly whether it left something out.
-func (r *trial) learnOne(t *tests, name string, k, worker int, env []string) (s single, ok, partly bool, err error) {
+// learnOne runs a test, which may be three times as slow with a mutation. ok is whether it passes, and partly whether
+// it left something out.
+func (r *trial) learnOne(t *tests, name string, k, worker int, env []string) (s single, ok, partly bool,
+	err error) {
 	file := filepath.Join(reachedFolder(r.dir), fmt.Sprint(worker))
 	err = errors.Join(os.WriteFile(file, make([]byte, r.most+1), 0o666), os.Chmod(file, 0o666)) // for every user
 	if err != nil {
 		return s, false, false, err
 	}
 	env = append(slices.Clone(env), reaches+"="+file)
-	got, said, err := t.run(t.program, r.ways[k], r.limit, env, only([]string{name}), "-test.v")
+	got, said, err := t.run(t.program, r.ways[k], r.limit/3, env, only([]string{name}), "-test.v")
 	if err != nil {
 		return s, false, false, err
 	}
