@@ -40,8 +40,8 @@ func (c *counting) Link() (nic.Link, error)        { return nic.Link{Up: true, S
 func (c *counting) ReadStats(out *nic.Stats) error { *out = c.stats; return c.err }
 func (c *counting) Impaired() []string             { return nic.Impairments[1:2] }
 
-// answered is a responder with two loops on CPUs 3 and 5 that has answered, each frame and each time as many times as no
-// other. Its clock has two ticks per nanosecond.
+// answered is a responder with two loops on CPUs 3 and 5 that has counted each verdict a different number of times. Its
+// clock has two ticks per nanosecond.
 func answered(t *testing.T, c *counting) *pollingLoops {
 	clock := latency.FixedClock(latency.ClockInfo{Source: "tsc", Frequency: 2e9}, 0, time.Unix(1_000_000, 0))
 	a := &answering{settings: &settings{}, port: c, info: c.info, start: time.Unix(1000, 0), since: time.Unix(900, 0),
