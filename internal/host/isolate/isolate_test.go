@@ -44,8 +44,9 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 		return nil
 	}
 	for name, text := range map[string]string{
-		"/proc/sys/kernel/random/boot_id":                                    "b007",
-		"/proc/self/mountinfo":                                               "30 24 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw",
+		"/proc/sys/kernel/random/boot_id": "b007",
+		"/proc/self/mountinfo": "x - cgroup2\n22 1 0:20 / / rw - cgroup cgroup2 rw\n" +
+			"30 24 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 none rw\n31 24 0:28 / /y rw -",
 		"/proc/self/cgroup":                                                  "0::/system.slice/rebound.service",
 		"/sys/fs/cgroup/cgroup.controllers":                                  "cpuset cpu io memory",
 		"/sys/fs/cgroup/cgroup.subtree_control":                              "cpu memory",
@@ -330,6 +331,8 @@ func TestRefusals(t *testing.T) {
 	variants := []map[string]string{
 		{"/sys/fs/cgroup/cgroup.controllers": "memory"}, {"/proc/self/mountinfo": ""},
 		{"/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
+			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"},
+		{"/proc/self/cgroup": "0::/system.slice", "/sys/fs/cgroup/system.slice/cpuset.cpus.exclusive": "absent",
 			"/sys/fs/cgroup/cgroup.subtree_control": "cpuset"},
 		{"/proc/cmdline": "quiet isolcpus=2"}, {"/proc/self/cgroup": "0::/"},
 		{"/sys/fs/cgroup/cgroup.subtree_control": "cpu cpuset", own + "/cgroup.subtree_control": "cpuset"},

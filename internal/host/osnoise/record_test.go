@@ -171,6 +171,17 @@ func TestTicks(t *testing.T) {
 	}
 }
 
+// The names of interrupts are read for one that is unknown, once.
+func TestIRQNamesAreKept(t *testing.T) {
+	w, _ := recorder(new(strings.Builder))
+	check.Equal(t, w.irqName(36), "virtio1-req.0", "%q")
+	check.Equal(t, len(w.irqs), 1, "%d names")
+	check.Equal(t, w.irqName(1<<31), "", "%q")
+	if _, kept := w.irqs[1<<31]; !kept {
+		t.Error("an unknown interrupt is looked up each time")
+	}
+}
+
 func TestPausesAreCounted(t *testing.T) {
 	w, _ := recorder(new(strings.Builder))
 	before := w.countPauses()
