@@ -112,6 +112,7 @@ func TestPerftest(t *testing.T) {
 	}
 	b.greetedOnce(t)
 	c.Close()
+	say(t, dial(t, s, 1), "10.24"+zeros[1:], "6.20"+zeros) // a longer version than ours
 }
 
 func TestExchange(t *testing.T) {

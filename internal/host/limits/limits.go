@@ -101,11 +101,8 @@ func Groups(own, controllers, top string) iter.Seq[string] {
 
 // number reads a number from a file. "max" is none.
 func number(file string) (n uint64, ok bool) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, false
-	}
-	n, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	b, _ := os.ReadFile(file)
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	return n, err == nil
 }
 

@@ -162,6 +162,35 @@ func TestFloodOfScrapes(t *testing.T) {
 		if n, most := collected.Load(), int64(time.Since(began)/scrapePause)+1; n > most {
 			t.Errorf("collected %d times in %v, want at most %d", n, time.Since(began), most)
 		}
+		time.Sleep(time.Minute)
+		asked := time.Now()
+		check.OK(t, check.Err(scrapeOnce(p.dial())))
+		if d := time.Since(asked); d > time.Second/10 {
+			t.Errorf("after a minute without a scrape, answered after %v", d)
+		}
+	})
+}
+
+// Each client gets the page in the form that it accepts.
+func TestVariantsOfThePage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		page := newEditions(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, r.Header.Get("Accept"), "|", r.Header.Get("Accept-Encoding"))
+		}))
+		for accept, protobuf := range map[string]bool{"": false, "text/plain": false,
+			"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited": true} {
+			for _, encoding := range []string{"", "gzip", "deflate, gzip;q=1.0"} {
+				r := httptest.NewRequest("GET", "/metrics", nil)
+				r.Header.Set("Accept", accept)
+				r.Header.Set("Accept-Encoding", encoding)
+				w := httptest.NewRecorder()
+				page.ServeHTTP(w, r)
+				kind, gzip, _ := strings.Cut(w.Body.String(), "|")
+				if strings.Contains(kind, "protobuf") != protobuf || (gzip == "gzip") != (encoding != "") {
+					t.Errorf("%q and %q become %q", accept, encoding, w.Body)
+				}
+			}
+		}
 	})
 }
 
