@@ -60,7 +60,8 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 // Each level and format of the log, with and without -v.
 func TestLog(t *testing.T) {
 	lines := func(l *slog.Logger, out *strings.Builder) string {
-		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, nic.Notice, slog.LevelWarn, slog.LevelError} {
+		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, nic.Notice, slog.LevelWarn,
+			slog.LevelError} {
 			l.WithGroup("g").Log(t.Context(), level, "said", "n", 1)
 		}
 		var all []string
@@ -78,7 +79,8 @@ func TestLog(t *testing.T) {
 		{nil, false, "NOTICE msg=said g.n=1|WARN msg=said g.n=1|ERROR msg=said g.n=1"},
 		{nil, true, "INFO msg=said g.n=1|NOTICE msg=said g.n=1|WARN msg=said g.n=1|ERROR msg=said g.n=1"},
 		{[]string{"log.level=debug"}, true,
-			"DEBUG msg=said g.n=1|INFO msg=said g.n=1|NOTICE msg=said g.n=1|WARN msg=said g.n=1|ERROR msg=said g.n=1"},
+			"DEBUG msg=said g.n=1|INFO msg=said g.n=1|NOTICE msg=said g.n=1|WARN msg=said g.n=1|" +
+				"ERROR msg=said g.n=1"},
 		{[]string{"log.level=warn", "log.format=text"}, false, "WARN msg=said g.n=1|ERROR msg=said g.n=1"},
 		{[]string{"log.level=error", "log.format=json"}, false, `ERROR","msg":"said","g":{"n":1`},
 	} {
