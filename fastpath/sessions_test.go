@@ -14,6 +14,7 @@ import (
 // Replies are numbered from 0 by session: source address, source port, our address and port, and SSID.
 func TestSessionsNumberReplies(t *testing.T) {
 	c := reflector(16)
+	c.STAMPPorts = []uint16{862, 863}
 	r := responder(t, c)
 	number := func(frame []byte) uint32 {
 		g := inBuffer(frame)
@@ -25,6 +26,7 @@ func TestSessionsNumberReplies(t *testing.T) {
 	frames := map[string][]byte{
 		"base":            datagram(862, open(500, 0)),
 		"another port":    toUs(0, udp(their4, our4, 40001, 862, open(500, 0))),
+		"to another port": datagram(863, open(500, 0)),
 		"another address": toUs(0, udp(netip.MustParseAddr("10.1.2.10"), our4, 40000, 862, open(500, 0))),
 		"to our other":    toUs(0, udp(their4, netip.MustParseAddr("192.0.2.77"), 40000, 862, open(500, 0))),
 		"an SSID":         datagram(862, open(500, 1)),
