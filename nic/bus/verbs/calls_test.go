@@ -99,7 +99,8 @@ func TestCalls(t *testing.T) {
 			return c.CreateQP(abi.CreateQP{QPType: QPTypeUD, MaxSendWR: 3}, []byte{8}, make([]byte, 5))
 		}},
 		{"ModifyQP", func() (any, error) {
-			return nil, c.ModifyQP(abi.ModifyQP{QPHandle: 6, QPState: QPStateRTS, AttrMask: QPMaskState | QPMaskSQPSN})
+			return nil, c.ModifyQP(abi.ModifyQP{QPHandle: 6, QPState: QPStateRTS, AttrMask: QPMaskState |
+				QPMaskPKeyIndex | QPMaskPort | QPMaskQKey | QPMaskRNRRetry | QPMaskSQPSN})
 		}},
 		{"QueryQP", func() (any, error) { return c.QueryQP(6) }},
 		{"QueryDevice", func() (any, error) { return c.QueryDevice(make([]byte, 6)) }},
