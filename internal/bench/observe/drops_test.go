@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -126,5 +128,92 @@ process_start_time_seconds %d
 		after := must.Get(from.Read())(t)
 		check.Equal(t, after.There.Restarted(before.There), c.restarted, c.name+" was restarted: %v")
 		check.Equal(t, from.Grown(before, after)[0].Frames, c.refused, c.name+" was restarted: %d refused")
+	}
+}
+
+// counted is a device or a socket with the given counters.
+type counted struct {
+	nic.Port
+	info  nic.Info
+	stats nic.Stats
+	err   error
+	drops uint64
+}
+
+func (c *counted) Info() nic.Info                { return c.info }
+func (c *counted) ReadStats(to *nic.Stats) error { *to = c.stats; return c.err }
+func (c *counted) Drops() (uint64, error)        { return c.drops, c.err }
+func (c *counted) Messages() int64               { return 4 }
+
+// The counters of a device or a socket by their place, what they cover, and what is known if they cannot be read.
+func TestCountersOfThisHost(t *testing.T) {
+	stats := nic.Stats{RxDropped: 5, TxErrors: 6, Resets: 2, Extra: map[string]uint64{sendResets: 3,
+		nic.RestartsFinished: 1}}
+	for _, c := range []struct {
+		name string
+		from Source
+		want string // without the kernel's own
+		here Life
+	}{
+		{"card", Source{Device: &counted{info: nic.Info{Backend: nic.Silicon}, stats: stats}},
+			"unknown none 0 false; dropped here NIC: rx_dropped 5 false; not sent NIC: tx_errors 6 true", Life{resets: 5, restarting: true}},
+		{"card that does not count", Source{Device: &counted{info: nic.Info{Backend: nic.Silicon, NoDropCounter: true},
+			stats: stats}}, "unknown none 0 false; not sent NIC: tx_errors 6 true", Life{resets: 5, restarting: true}},
+		{"ring of the kernel", Source{Device: &counted{info: nic.Info{Backend: nic.Socket}, stats: nic.Stats{RxDropped: 5}}},
+			"unknown none 0 false; dropped here ring: rx_dropped 5 true; not sent ring: tx_errors 0 true", Life{}},
+		{"device that fails", Source{Device: &counted{err: nic.ErrGone}}, "unknown none 0 false", Life{}},
+		{"socket", Source{Socket: &counted{drops: 7}}, "dropped here socket: sk_drops 7 true; unknown none 0 false", Life{}},
+		{"socket that fails", Source{Socket: &counted{err: nic.ErrGone}}, "unknown none 0 false", Life{}},
+		{"nothing", Source{}, "", Life{}},
+	} {
+		r := must.Get(c.from.Read())(t)
+		var all []string
+		for _, d := range r.Drops {
+			if !strings.HasPrefix(d.By, "kernel backlog") {
+				all = append(all, fmt.Sprint(d.Place, " ", d.By, " ", d.Frames, " ", d.Ours))
+			}
+		}
+		check.Equal(t, strings.Join(all, "; "), c.want, c.name+": %s")
+		check.Equal(t, r.Here, c.here, c.name+": %v")
+		_, socket := c.from.Socket.(*counted)
+		check.Equal(t, r.delivered == 4, socket, c.name+" delivered messages: %t")
+	}
+	for place, by := range map[report.Place][]string{
+		report.DroppedHere:  {"socket: sk_drops", "ring: rx_dropped", "NIC: rx_dropped"},
+		report.DroppedThere: {"responder: rx_dropped", "responder: interface_rx_dropped"},
+		report.RefusedThere: {"responder: rate"}, report.Unknown: {"none", "x"}, report.NotSent: nil} {
+		for _, name := range []string{"socket: sk_drops", "ring: rx_dropped", "NIC: rx_dropped",
+			"responder: rx_dropped", "responder: interface_rx_dropped", "responder: rate", "target: rate", "none",
+			"x"} {
+			at := place
+			if strings.HasSuffix(name, "dropped") || place == report.NotSent {
+				at = report.DroppedHere
+			}
+			want := slices.Contains(by, name) || place == report.Unknown && at == place ||
+				place == report.RefusedThere && at == place && strings.HasPrefix(name, "responder")
+			check.Equal(t, Counted([]report.Drop{{Place: at, By: name}}, place), want, string(place)+", "+name+": %t")
+		}
+	}
+}
+
+// Echo replies that the socket delivered were not rejected, and a veth pair's driver counts what a full ring drops.
+func TestGrownTwice(t *testing.T) {
+	d := func(place report.Place, by string, n int64) report.Drop {
+		return report.Drop{Place: place, By: by, Frames: n}
+	}
+	at := func(factor int64) Reading {
+		return Reading{delivered: 3 * factor, Drops: []report.Drop{d(report.DroppedHere, "ring: rx_dropped", 4*factor),
+			d(report.DroppedHere, "interface veth0: rx_dropped", 6*factor),
+			d(report.NotSent, "interface veth0: rx_dropped", factor),
+			d(report.Unknown, "kernel: "+echoReplies, 5*factor), d(report.Unknown, "kernel: "+echoReplies6, 2*factor)}}
+	}
+	for _, c := range []struct{ driver, model, want string }{{"afxdp", "veth", "[4 2 1 2 0]"},
+		{"afxdp", "mlx5", "[4 6 1 2 0]"}, {"afpacket", "veth", "[4 6 1 2 0]"}} {
+		from := Source{Device: &counted{info: nic.Info{Driver: c.driver, Model: c.model}}}
+		var all []int64
+		for _, d := range from.Grown(at(1), at(2)) {
+			all = append(all, d.Frames)
+		}
+		check.Equal(t, fmt.Sprint(all), c.want, c.driver+" of "+c.model+": %s")
 	}
 }

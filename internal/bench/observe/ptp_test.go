@@ -81,6 +81,11 @@ func (f *fake) serve(t testing.TB) string {
 				return
 			}
 			id := binary.BigEndian.Uint16(b[managementSize+4:])
+			seq := hex.EncodeToString(b[sourcePort+10:][:2])
+			if got, want := hex.EncodeToString(b[:n]), fmt.Sprintf("%02x020036%02x000000000000000000000000000000000000"+
+				"00000000000001%s047fffffffffffffffffffff0000000000010002%04x", b[0], b[4], seq, id); got != want {
+				t.Errorf("a request is %s, want %s", got, want)
+			}
 			if n != tlvData || b[4] != f.domain || b[0] != typeManagement || id == f.silent {
 				continue
 			}
@@ -155,6 +160,19 @@ func TestPTP(t *testing.T) {
 	check.Fails(t, "no socket", check.Err(queryPTP(filepath.Join(t.TempDir(), "none"), nil)), nil, "no ptp4l")
 	noPHC := func(string) (hardwareClock, error) { return phc, errNoPHC }
 	check.Fails(t, "no PHC", check.Err(queryPTP(newFake(t).hardware().serve(t), noPHC)), errNoPHC)
+}
+
+// The accuracy of each code of a grandmaster, by the tables of IEEE 1588-2008 and -2019.
+func TestAccuracies(t *testing.T) {
+	var all []string
+	for code := 0x16; code <= 0x32; code++ {
+		if b, err := (&ptp{accuracy: byte(code), software: true, steps: 1}).bound(hardwareClock{}); err == nil {
+			all = append(all, fmt.Sprintf("%X %v", code, b.Error))
+		}
+	}
+	check.Equal(t, strings.Join(all, ", "), "17 1ns, 18 1ns, 19 1ns, 1A 1ns, 1B 1ns, 1C 1ns, 1D 1ns, 1E 3ns, 1F 10ns, "+
+		"20 25ns, 21 100ns, 22 250ns, 23 1µs, 24 2.5µs, 25 10µs, 26 25µs, 27 100µs, 28 250µs, 29 1ms, 2A 2.5ms, 2B 10ms, "+
+		"2C 25ms, 2D 100ms, 2E 250ms, 2F 1s, 30 10s", "%s")
 }
 
 func TestNearest(t *testing.T) {
