@@ -113,7 +113,7 @@ func (w *window) find(seq uint32) (*slot, uint64, bool) {
 
 // ahead reports whether no probe has been sent yet with this number on the wire.
 func (w *window) ahead(seq uint32) bool {
-	return w.next == 0 || int32(seq-uint32(w.next-1)) > 0 || w.next < 1<<31 && uint64(seq) >= w.next
+	return int32(seq-uint32(w.next-1)) > 0 || uint64(seq) >= w.next
 }
 
 // reply counts an accepted reply to seq, seen at tick at, and classifies it. The slot is nil for a stray.
