@@ -305,8 +305,8 @@ func (r *Row) here() int64 { return r.send() + max(r.NIC+r.Wait, r.Parts.HereNIC
 
 func (r *Row) send() int64 { return max(r.Send, r.Parts.HereSend-r.late()) }
 
-// waited returns the gap that a round trip can have waited for longest, and for how long. After it the loop is busy with
-// the frames that came meanwhile, at most for as long as the gap was: the time between two of these gaps is shorter than
+// waited returns the gap that a round trip can have waited for longest, and for how long. After it the loop is busy
+// with the frames that came meanwhile, for the gap's length at most: the time between two of these gaps is shorter than
 // half of the second.
 func (a *alignment) waited(s *slow, gaps []Interval, longest int64) (in *Interval, most int64) {
 	from, to := a.around(s)
