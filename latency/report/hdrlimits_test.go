@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/latency/report"
@@ -62,6 +63,10 @@ func TestHistogramLimits(t *testing.T) {
 		{of(3, 2, 4), ""}, {of(3, 2, 3), "from 2 to 3"},
 		{of(4, 1, 1<<62-1), ""}, {of(5, 1, 1<<62-1), "at most 1048576, by fewer digits"},
 		{of(5, 1, 1<<20-1), ""}, {of(5, 1, 1<<21), ""}, {of(5, 1, 1<<24-1), ""}, {of(5, 1, 1<<24), "at most 1048576"},
+		{of(3, 1<<52, 1<<53), ""}, {of(3, 1<<53, 1<<54), "2048 counters: want"},
+		{raw(slices.Concat([]byte{0x1c, 0x84, 0x93, 0x28, 15: 1, 23: 2, 31: 0}, make([]byte, 6))), ""},
+		{raw(slices.Concat([]byte{0x1c, 0x84, 0x93, 0x28, 15: 1, 23: 2, 31: 0}, make([]byte, 6), []byte{0, 1})),
+			"more than the 3 counters of its range"},
 		{of(3, 1, 3600e9, 0x80), "its last counter is cut off"},
 		{of(3, 1, 2, 0x02), ""},
 		{of(3, 1, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1), "count 36028797018963968: "}, // eight bits each

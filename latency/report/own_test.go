@@ -169,7 +169,8 @@ func TestFarGaps(t *testing.T) {
 	far := report.New("responder", report.Turnaround)
 	says(t, "without gaps", rep.FarGaps(far))
 	far.Add(latency.GapSeries, latency.FromValues(append(spread(950_000, 0, 1000, 0), 50_000_000)))
-	check.Contains(t, rep.FarGaps(far), "made 1 % of all frames wait 40.00 ms", "50 % of these may be")
+	check.Contains(t, rep.FarGaps(far), "made 1 % of all frames wait 40.00 ms", "; 2 % of the round trips",
+		"50 % of these may be")
 	rep.Tail = &report.Tail{Probes: 1, From: 20_010_000}
 	check.Contains(t, rep.FarGaps(far), "of all frames wait 20.00 ms")
 	rep.Tail.Probes = 0
