@@ -97,7 +97,7 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 			fmt.Println(a)
 		}
 	}
-	total, byPackage, limited := tally{}, map[string]tally{}, 0
+	total, byPackage, cut := tally{}, map[string]tally{}, map[string]int{}
 	for _, a := range done {
 		for _, name := range []string{part(a.pkg), a.pkg} {
 			if byPackage[name] == nil {
@@ -106,15 +106,15 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 			byPackage[name][a.result]++
 		}
 		total[a.result]++
-		if a.limited {
-			limited++
+		if a.alive() {
+			cut[a.cut]++
 		}
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
 		fmt.Printf("%-60s %v\n", pkg, byPackage[pkg])
 	}
-	fmt.Printf("%v; %d did not compile; %d survivors had no time for all tests of other packages; continue with -skip %d\n",
-		total, total[invalid], limited, skip+len(done))
+	fmt.Printf("%v; %d did not compile; not all tests of other packages ran for %d (-others) and %d (-for); "+
+		"continue with -skip %d\n", total, total[invalid], cut["-others"], cut["-for"], skip+len(done))
 	return total.share(), err
 }
 
@@ -145,7 +145,8 @@ func (r *trial) try(all []mutation, n int, same map[string]string, end time.Time
 			if !a.alive() {
 				continue
 			}
-			if a.limited = time.Now().After(end); a.limited {
+			if time.Now().After(end) {
+				a.cut = "-for"
 				continue
 			}
 			if err := r.byOthers(a, k); err != nil {

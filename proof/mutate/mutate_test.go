@@ -148,7 +148,7 @@ func main() {
 	r.others = 0
 	for _, a := range must.Get(r.try(all, len(all), nil, time.Now().Add(time.Hour)))(t) {
 		other := want[a.what] == user || want[a.what] == started
-		check.Equal(t, a.alive() && a.limited || !other, true, a.what+" without time for other packages: %t")
+		check.Equal(t, a.alive() && a.cut == "-others" || !other, true, a.what+" without time for other packages: %t")
 	}
 	text := string(must.Get(os.ReadFile(all[0].file))(t))
 	check.Equal(t, strings.HasPrefix(text, limited), true, "m.go is as it was: %t")

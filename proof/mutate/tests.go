@@ -68,10 +68,10 @@ type trial struct {
 // attempt is a mutation and what the tests say so far.
 type attempt struct {
 	mutation
-	result  result
-	by      string        // the other package whose tests noticed it
-	left    time.Duration // for tests of other packages
-	limited bool          // not all tests of other packages ran
+	result result
+	by     string        // the other package whose tests noticed it
+	left   time.Duration // for tests of other packages
+	cut    string        // the flag whose time was over before all tests of other packages ran
 }
 
 // alive reports whether no test has noticed the mutation.
@@ -82,8 +82,8 @@ func (a *attempt) String() string {
 	switch {
 	case a.by != "":
 		return text + " (by " + a.by + ")"
-	case a.limited:
-		return text + " (not all tests of other packages ran)"
+	case a.cut != "":
+		return text + " (not all tests of other packages ran: " + a.cut + ")"
 	}
 	return text
 }
@@ -215,7 +215,8 @@ func (r *trial) byOthers(a *attempt, k int) error {
 		if !a.switched && t.far[a.pkg] > max(direct, others[0].far[a.pkg]) {
 			break
 		}
-		if a.limited = a.left <= 0; a.limited {
+		if a.left <= 0 {
+			a.cut = "-others"
 			break
 		}
 		if err := r.one(a, t, k); err != nil {
