@@ -76,12 +76,12 @@ func TestRules(t *testing.T) {
 	c.UDPPorts, c.STAMPPorts, c.VLANs = []uint16{7, 9000, 65535}, []uint16{862, 4096}, []uint16{0, 63, 4094}
 	c.Rate, c.Burst, c.TicksPerSecond, c.Loop = 1000, 10, 1_000_000, 5
 	c.Addresses = nil
-	for _, a := range []string{"10.1.2.3/24", "10.2.0.1/30", "10.3.0.0/31", "10.4.0.9/32", "2001:db8::1/64",
-		"fe80::1/64"} {
+	for _, a := range []string{"10.1.2.3/24", "10.1.2.4/24", "10.2.0.1/30", "10.3.0.0/31", "10.4.0.9/32",
+		"2001:db8::1/64", "fe80::1/64"} {
 		c.Addresses = append(c.Addresses, netip.MustParsePrefix(a))
 	}
 	r := must.Get(c.Rules())(t)
-	want4 := []string{"10.1.2.3", "10.2.0.1", "10.3.0.0", "10.4.0.9"}
+	want4 := []string{"10.1.2.3", "10.1.2.4", "10.2.0.1", "10.3.0.0", "10.4.0.9"}
 	address := func(a uint32) string { return netip.AddrFrom4([4]byte(le.AppendUint32(nil, a))).String() }
 	names := func(all []uint32) (s []string) {
 		for _, a := range all {

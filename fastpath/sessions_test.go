@@ -30,6 +30,7 @@ func TestSessionsNumberReplies(t *testing.T) {
 		"another address": toUs(0, udp(netip.MustParseAddr("10.1.2.10"), our4, 40000, 862, open(500, 0))),
 		"to our other":    toUs(0, udp(their4, netip.MustParseAddr("192.0.2.77"), 40000, 862, open(500, 0))),
 		"an SSID":         datagram(862, open(500, 1)),
+		"SSID, 41 bytes":  datagram(862, open(500, 2)[:stampLength]),
 		"another SSID":    datagram(862, open(500, 0xffff)),
 		"sealed":          datagram(authPort, sealed(500, 0)),
 		"sealed, SSID":    datagram(authPort, sealed(500, 1)),
