@@ -56,6 +56,13 @@ func (l *life) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// set changes what the hooks return.
+func (l *life) set(do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do()
+}
+
 // start opens the card.
 func (l *life) start(o nic.Options) error {
 	noTime := func(_ []string, a slog.Attr) slog.Attr {
@@ -81,7 +88,12 @@ func (l *life) start(o nic.Options) error {
 			}
 			return nil, nil
 		},
-		Count: func() (nic.Stats, error) { l.say("count"); return l.counts, l.counter },
+		Count: func() (nic.Stats, error) {
+			l.say("count")
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.counts, l.counter
+		},
 		Stats: func(s *nic.Stats) (err error) { *s, err = l.Stats(); return err },
 		Restart: func(s *kit.Symptom) error {
 			l.say("restart for %s", s.Reason)
@@ -157,7 +169,7 @@ func TestLife(t *testing.T) {
 			must.OK(l.t, l.start(nic.Options{}))
 			l.polls(false)
 			time.Sleep(20*time.Second + kit.Every/3)
-			l.counts.RxFrames = 107
+			l.set(func() { l.counts.RxFrames = 107 })
 			l.read()
 			l.end()
 		}},
@@ -169,12 +181,11 @@ func TestLife(t *testing.T) {
 			must.OK(l.t, l.start(nic.Options{}))
 			l.polls(false)
 			time.Sleep(230 * time.Millisecond)
-			l.counts.RxFrames = 105
-			l.counts.Extra = map[string]uint64{"bad": 3}
+			l.set(func() { l.counts.RxFrames, l.counts.Extra = 105, map[string]uint64{"bad": 3} })
 			time.Sleep(500 * time.Millisecond)
-			l.counts.RxFrames = 2 // the restart has cleared it
+			l.set(func() { l.counts.RxFrames = 2 }) // the restart has cleared it
 			time.Sleep(time.Second)
-			l.counts.RxFrames = 3
+			l.set(func() { l.counts.RxFrames = 3 })
 			l.read()
 			l.read()
 			time.Sleep(time.Second)
@@ -198,7 +209,7 @@ func TestLife(t *testing.T) {
 			l.counter = errNo
 			must.OK(l.t, l.start(nic.Options{}))
 			time.Sleep(2 * time.Second)
-			l.counter = nil
+			l.set(func() { l.counter = nil })
 			l.read()
 			l.end()
 		}},
