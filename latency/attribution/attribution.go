@@ -219,7 +219,7 @@ func (p *Probe) divide(u *Usual, send, wait int64) (out Parts) {
 }
 
 // leaveOut leaves out timestamps that may be wrong by more than a quarter of the round trip, as those of a card whose
-// clock could not be read quickly may be. They tell nothing of it.
+// clock could not be read quickly may be.
 func (p *Probe) leaveOut() {
 	if 4*p.LeftNICError > p.RTT() {
 		p.LeftNIC, p.LeftNICError = 0, 0

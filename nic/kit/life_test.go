@@ -148,6 +148,17 @@ func (l *life) end() {
 	l.say("closed: %v", l.Close())
 }
 
+// closedDeaf closes the card during a restart for which the loop does not park.
+func (l *life) closedDeaf(suspect *kit.Progress) {
+	l.at(1, kit.Symptom{Reason: "tx_hang", Why: "nothing is sent", Suspect: suspect})
+	must.OK(l.t, l.start(nic.Options{}))
+	l.polls(true)
+	time.Sleep(kit.Every * 3)
+	l.say("closed: %v", l.Close())
+	l.stop.Store(true)
+	l.loop.Wait()
+}
+
 // at has a check return a symptom.
 func (l *life) at(check int, s kit.Symptom) {
 	l.check[check] = func() (*kit.Symptom, error) { return &s, nil }
@@ -261,24 +272,8 @@ func TestLife(t *testing.T) {
 			time.Sleep(kit.Every * 3)
 			l.end()
 		}},
-		{"closed while a loop does not park", func(l *life) {
-			l.at(1, kit.Symptom{Reason: "tx_hang", Why: "nothing is sent"})
-			must.OK(l.t, l.start(nic.Options{}))
-			l.polls(true)
-			time.Sleep(kit.Every * 3)
-			l.say("closed: %v", l.Close())
-			l.stop.Store(true)
-			l.loop.Wait()
-		}},
-		{"closed while a stalled loop does not park", func(l *life) {
-			l.at(1, kit.Symptom{Reason: "tx_hang", Why: "nothing is sent", Suspect: new(kit.Progress)})
-			must.OK(l.t, l.start(nic.Options{}))
-			l.polls(true)
-			time.Sleep(kit.Every * 3)
-			l.say("closed: %v", l.Close())
-			l.stop.Store(true)
-			l.loop.Wait()
-		}},
+		{"closed while a loop does not park", func(l *life) { l.closedDeaf(nil) }},
+		{"closed while a stalled loop does not park", func(l *life) { l.closedDeaf(new(kit.Progress)) }},
 		{"an option beyond its limit", func(l *life) { l.say("open: %v", l.start(nic.Options{MTU: 9000})) }},
 		{"a device that does not start", func(l *life) {
 			l.open = func() error { return errNo }

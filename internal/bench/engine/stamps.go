@@ -45,7 +45,7 @@ type stamps struct {
 	slow             *slowest // these two get timestamps that arrive after the reply
 	sample           *sample
 	replies, pairs   [2]int64 // by the kernel, by the card: stamped replies, and those whose probe's timestamp arrived
-	reading          NIC      // of the card's clock, the one that tells most of it now
+	reading          NIC      // of the card's clock, the one that is the most exact now
 	tried            uint64   // tick of the latest
 }
 
@@ -177,8 +177,8 @@ func readKernel() (n NIC) {
 	return n
 }
 
-// A reading of the card's clock takes microseconds, and the clock is read readEvery at most. Where it takes longer,
-// the thread does so for a tenth of its time, but at least every 50 * readEvery.
+// readEvery is how often the card's clock is read at most, because a reading takes microseconds. Where it takes longer,
+// the thread spends a tenth of its time on readings, but reads at least every 50 * readEvery.
 const readEvery = 200 * time.Microsecond
 
 // CardSlew is how fast a card's clock may run compared with the cycle counter: its oscillator is within 100 ppm (IEEE

@@ -167,8 +167,8 @@ func TestSlowestHaveCardTimestamps(t *testing.T) {
 	}
 }
 
-// A card's clock that takes long to read is read for at most a tenth of the thread's time. The reading that was the
-// quickest counts until another one tells more, or until the clock was set.
+// A card's clock that takes long to read is read for at most a tenth of the thread's time. The most exact
+// reading counts until another one is more exact, or until the clock was set.
 func TestSlowCardClock(t *testing.T) {
 	f := &clocked{fake: &fake{}, takes: testClock.Ticks(300 * time.Microsecond)}
 	s := &stamps{Stamper: &Stamper{card: f}, clock: testClock}
@@ -187,7 +187,7 @@ func TestSlowCardClock(t *testing.T) {
 	}
 	was := s.reading
 	f.takes *= 20
-	check.Equal(t, wait(), was, "a slow reading takes its place: %+v")
+	check.Equal(t, wait(), was, "after a slow reading: %+v")
 	f.takes, f.ahead = f.takes/20, int64(time.Hour)
 	if n := wait(); n.Clock-was.Clock < int64(time.Hour) {
 		t.Errorf("%+v after %+v, and the clock was set forward by an hour", n, was)
