@@ -88,9 +88,10 @@ times:
 	@$(SUITE) times $(or $(RUN),test)
 # N random changes to the code, as an overlay, and whether tests notice: those of the changed package, then for up to OTHERS (a minute) those of
 # the other packages whose tests run the place, but no virtual machine. As root all of them run, inside of bubblewrap; an ordinary user runs
-# those of make check. SEED chooses other changes. LEAST=0.85 fails if a smaller share is noticed.
+# those of make check. SEED chooses other changes. LEAST=0.85 fails if a smaller share is noticed. TWICE=1 lists the tests that notice nothing
+# that other tests of their package do not.
 mutate:
-	@nice $(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(FILES),-files '$(FILES)') $(if $(LEAST),-least $(LEAST)) $(if $(OTHERS),-others $(OTHERS)) $(if $(PACKAGES),-packages '$(PACKAGES)')
+	@nice $(GO) run ./proof/mutate -n $(or $(N),20) -seed $(or $(SEED),1) $(if $(FILES),-files '$(FILES)') $(if $(LEAST),-least $(LEAST)) $(if $(OTHERS),-others $(OTHERS)) $(if $(TWICE),-twice) $(if $(PACKAGES),-packages '$(PACKAGES)')
 
 # Every fuzz target for its share of DURATION on one core, with a table of executions and speed: make fuzz DURATION=1h. ONLY is a
 # regular expression of targets: make fuzz ONLY='nic/drivers/mlx5 FuzzAnswers'

@@ -18,6 +18,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -27,6 +28,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -41,13 +43,14 @@ func main() {
 	spend := flag.Duration("for", 24*time.Hour, "`time` after which no further mutation is tried")
 	only := flag.String("packages", "./...", "`patterns` of packages, separated by spaces")
 	match := flag.String("files", "", "mutate only files whose path matches this regular `expression`")
+	twice := flag.Bool("twice", false, "list the tests that notice nothing that other tests of their package do not")
 	least := flag.Float64("least", 0,
 		"exit with 1 if less than this `share` of the mutations that are not equivalent is killed, such as 0.85")
 	flag.Parse()
 	path, err := regexp.Compile(*match)
 	if err == nil {
 		var share float64
-		r := &trial{limit: *limit, others: *others, workers: 2}
+		r := &trial{limit: *limit, others: *others, workers: 2, list: *twice}
 		share, err = run(r, *n, *skip, *seed, *spend, strings.Fields(*only), path)
 		if err == nil && share < *least {
 			err = fmt.Errorf("%.1f %% are killed, fewer than %.1f %%", 100*share, 100**least)
@@ -91,6 +94,9 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 	if err := r.prepare(all); err != nil {
 		return 0, err
 	}
+	if r.list {
+		return 1, r.twice(all)
+	}
 	done, err := r.try(all, n, same, time.Now().Add(spend)) // an error ends it, but what is known is printed
 	for _, a := range done {
 		if a.alive() {
@@ -120,44 +126,74 @@ func run(r *trial, n, skip int, seed uint64, spend time.Duration, only []string,
 
 // try tries the first n mutations that compile with the tests of their own packages, and then the survivors with those
 // of others: all of them with the tests of make check before any with all tests, which are slow. It prints what is
-// decided.
+// decided, in the order in which it is.
 func (r *trial) try(all []mutation, n int, same map[string]string, end time.Time) (done []*attempt, err error) {
-	for _, m := range all {
-		if n == 0 || time.Now().After(end) {
-			break
-		}
-		a := &attempt{mutation: m}
-		if err := r.own(a); err != nil {
-			return done, err
-		}
-		if a.alive() && same[m.key()] != "" {
-			a.result = equivalent
-		}
-		if a.result != invalid {
-			n--
-		}
-		if done = append(done, a); !a.alive() {
+	var mu sync.Mutex // over n, done and the output
+	say := func(a *attempt) {
+		if !a.alive() {
 			fmt.Println(a)
 		}
 	}
+	err = r.each(func(worker int) (more bool, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == 0 || len(done) == len(all) || time.Now().After(end) {
+			return false, nil
+		}
+		a := &attempt{mutation: all[len(done)], worker: worker}
+		n, done = n-1, append(done, a)
+		mu.Unlock()
+		err = r.own(a)
+		mu.Lock()
+		if a.alive() && same[a.key()] != "" {
+			a.result = equivalent
+		}
+		if a.result == invalid {
+			n++
+		}
+		say(a)
+		return true, err
+	})
 	for k := range r.ways {
-		for _, a := range done {
-			if !a.alive() {
-				continue
+		next := 0
+		err = errors.Join(err, r.each(func(worker int) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			for next < len(done) && !done[next].alive() {
+				next++
 			}
+			if next == len(done) || err != nil {
+				return false, nil
+			}
+			a := done[next]
+			next++
 			if time.Now().After(end) {
 				a.cut = "-for"
-				continue
+				return true, nil
 			}
-			if err := r.byOthers(a, k); err != nil {
-				return done, err
-			}
-			if !a.alive() {
-				fmt.Println(a)
-			}
-		}
+			mu.Unlock()
+			a.worker = worker
+			err := r.byOthers(a, k)
+			mu.Lock()
+			say(a)
+			return true, err
+		}))
 	}
-	return done, nil
+	return done, err
+}
+
+// each has all workers call a function until it returns false or fails.
+func (r *trial) each(f func(worker int) (more bool, err error)) error {
+	all, failed := sync.WaitGroup{}, make([]error, r.workers)
+	for worker := range r.workers {
+		all.Go(func() {
+			for more := true; more && failed[worker] == nil; {
+				more, failed[worker] = f(worker)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 // part is what a package belongs to, by its path without the module's.

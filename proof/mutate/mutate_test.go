@@ -55,7 +55,7 @@ func module(t *testing.T, texts map[string]string) (*trial, []mutation) {
 	}
 	t.Chdir(dir)
 	all := must.Get(pick(must.Get(sources([]string{"./..."}))(t), 1))(t)
-	return &trial{dir: t.TempDir(), ways: []way{{short: true}, {}}, limit: 5 * time.Second, others: time.Minute,
+	return &trial{dir: t.TempDir(), ways: []way{{short: true}, {}}, limit: 12 * time.Second, others: time.Minute,
 		workers: 2}, all
 }
 
@@ -69,11 +69,14 @@ func TestTry(t *testing.T) {
 			"func never() int {\n\tconst n = 8\n\treturn n\n}\n",
 		"m_test.go": `package m
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func Test(t *testing.T) {
 	if Limited(20) != 10 { t.Fail() }
-	for Limited(1) == 10 {}
+	if Limited(1) == 10 { time.Sleep(time.Hour) }
 }
 
 func TestFails(t *testing.T) { t.Error(Limited(11), unused()) }
@@ -277,6 +280,32 @@ func TestSandbox(t *testing.T) {
 	if _, err := os.Stat(box.cache + "/of-a-mutant"); err == nil {
 		t.Error("the cache of this machine was written")
 	}
+}
+
+// Of two tests that notice the same, the longer one is listed. One that ends the process does not hide what others
+// notice.
+func TestTwice(t *testing.T) {
+	needs.Long(t)
+	r, all := module(t, map[string]string{"m.go": limited, "m_test.go": `package m
+
+import "testing"
+
+func TestLong(t *testing.T) {
+	if Limited(20) != 10 {
+		t.Fail()
+	}
+}
+
+func TestPanics(t *testing.T) { if Limited(20) != 10 { panic("") } }
+
+func TestOther(t *testing.T) { if unused() != 1 { t.Fail() } }
+`})
+	must.OK(t, r.prepare(all))
+	found := must.Get(r.noticed(r.known[0], all))(t)
+	check.Equal(t, len(found["TestPanics"]) > 0 && len(found["TestPanics"]) == len(found["TestLong"]), true,
+		"the test that ends the process and the other notice the same: %t")
+	names, lines := found.unneeded(must.Get(lengths("."))(t))
+	check.Equal(t, fmt.Sprint(names, lines), "[TestLong] 5", "%s")
 }
 
 // A listed survivor is known by its file and change, wherever it has moved, and needs a reason.

@@ -42,7 +42,7 @@ type tests struct {
 	learnt   int            // ways in which the tests have run without a mutation
 	left     []string       // tests that these ways left out in whole or in part; nil before the first
 	singles  []single       // that pass without a mutation, the quickest of each way first
-	alone    int            // number of the mutation in the program that has no other
+	alone    []int          // by worker, the number of the mutation in its program that has no other
 }
 
 // single is a test that runs by itself, and the mutations that it reaches, by number.
@@ -61,8 +61,11 @@ type trial struct {
 	others  time.Duration // for the tests of other packages that one mutation runs
 	known   []*tests
 	most    int  // number of a mutation
-	workers int  // tests that are learnt at once
+	workers int  // mutations that are tried at once, or tests that are learnt
 	built   bool // the programs of cmd are there
+	list    bool // the tests that are not needed, instead of trying mutations
+
+	learning sync.RWMutex // nothing else runs while tests are learnt, so that their times are right
 }
 
 // attempt is a mutation and what the tests say so far.
@@ -72,6 +75,7 @@ type attempt struct {
 	by     string        // the other package whose tests noticed it
 	left   time.Duration // for tests of other packages
 	cut    string        // the flag whose time was over before all tests of other packages ran
+	worker int           // that tries it
 }
 
 // alive reports whether no test has noticed the mutation.
@@ -178,7 +182,7 @@ func (r *trial) prepare(all []mutation) (err error) {
 
 // own tries a mutation with the tests of its package.
 func (r *trial) own(a *attempt) error {
-	valid, err := r.byItself(a.mutation)
+	valid, err := r.byItself(a)
 	if a.result = unreached; !valid {
 		a.result = invalid
 		return err
@@ -208,7 +212,7 @@ func (r *trial) byOthers(a *attempt, k int) error {
 	slices.SortStableFunc(others, func(x, y *tests) int {
 		return cmp.Or(cmp.Compare(x.far[a.pkg], y.far[a.pkg]), cmp.Compare(len(x.far), len(y.far)))
 	})
-	if _, err := r.byItself(a.mutation); err != nil {
+	if _, err := r.byItself(a); err != nil {
 		return err
 	}
 	for _, t := range others {
@@ -235,11 +239,15 @@ const pack = 500 * time.Millisecond
 
 // one runs a package's tests, in one way, that reach a mutation, until one fails.
 func (r *trial) one(a *attempt, t *tests, k int) error {
+	r.learning.RLock()
 	for t.learnt <= k {
-		if err := r.learn(t); err != nil {
+		r.learning.RUnlock()
+		if err := r.learn(t, k); err != nil {
 			return err
 		}
+		r.learning.RLock()
 	}
+	defer r.learning.RUnlock()
 	env, program := []string{goFlags(r.dir), fmt.Sprint(choose, "=", a.number)}, t.program
 	for next := 0; next < len(t.singles) && a.left > 0; {
 		var names []string
@@ -255,9 +263,9 @@ func (r *trial) one(a *attempt, t *tests, k int) error {
 			break
 		}
 		if a.left -= sum; !a.switched {
-			env, program = []string{goFlags(r.alone())}, t.program+"-alone"
-			if t.alone != a.number {
-				said, err := compileTests(r.alone(), program, t.pkg)
+			env, program = []string{goFlags(r.alone(a.worker))}, fmt.Sprint(t.program, "-alone", a.worker)
+			if t.alone[a.worker] != a.number {
+				said, err := compileTests(r.alone(a.worker), program, t.pkg)
 				if err != nil {
 					return err
 				}
@@ -265,7 +273,7 @@ func (r *trial) one(a *attempt, t *tests, k int) error {
 					a.result = killed
 					return nil
 				}
-				t.alone = a.number
+				t.alone[a.worker] = a.number
 			}
 		}
 		var err error
@@ -277,19 +285,19 @@ func (r *trial) one(a *attempt, t *tests, k int) error {
 	return nil
 }
 
-// alone is the folder of the overlay that has only the mutation that is tried.
-func (r *trial) alone() string { return filepath.Join(r.dir, "alone") }
+// alone is the folder of the overlay that has only the mutation that a worker tries.
+func (r *trial) alone(worker int) string { return filepath.Join(r.dir, fmt.Sprint("alone", worker)) }
 
 // byItself makes the overlay that has only a mutation, and reports whether its package compiles with it.
-func (r *trial) byItself(m mutation) (bool, error) {
-	source, err := os.ReadFile(m.file)
+func (r *trial) byItself(a *attempt) (bool, error) {
+	source, err := os.ReadFile(a.file)
 	if err == nil {
-		_, err = overlay(r.alone(), map[string]string{m.file: string(m.apply(source))})
+		_, err = overlay(r.alone(a.worker), map[string]string{a.file: string(a.apply(source))})
 	}
 	if err != nil {
 		return false, err
 	}
-	said, err := compile(r.alone(), "build", "-o", os.DevNull, m.pkg)
+	said, err := compile(r.alone(a.worker), "build", "-o", os.DevNull, a.pkg)
 	return said == "", err
 }
 
@@ -298,13 +306,19 @@ var (
 	listed  = regexp.MustCompile(`(?m)^(Test|Fuzz|Example)\w*$`)
 )
 
-// learn runs each test in the next way without a mutation, to know what it reaches and how long it takes. After the
-// first way, only those that it left out run.
-func (r *trial) learn(t *tests) error {
+// learn runs each test in a way without a mutation, unless it has, to know what it reaches and how long it takes. After
+// the first way, only those that it left out run.
+func (r *trial) learn(t *tests, k int) error {
+	r.learning.Lock()
+	defer r.learning.Unlock()
+	if t.learnt > k {
+		return nil
+	}
 	k, names, start := t.learnt, t.left, time.Now()
 	t.learnt++
 	env := []string{goFlags(r.dir), choose + "=0"}
 	if k == 0 {
+		t.alone = make([]int, r.workers)
 		t.program = filepath.Join(r.dir, strings.ReplaceAll(t.pkg, "/", "-")+".test")
 		said, err := compileTests(r.dir, t.program, t.pkg)
 		if t.starts && !r.built && r.ways[k].in != nil {
