@@ -85,12 +85,13 @@ func (r *Responder) ReflectMessage(p []byte, n int, sender uint64, imm uint32) i
 		r.stats[RefusedRate].Add(1)
 		return 0
 	}
-	grown := n < stampLength
-	if grown {
+	in := arrival{seen: seen, hop: 255}
+	if n < stampLength {
+		in.grown = stampBase - n
 		clear(p[n:stampBase])
 		n = stampBase
 	}
-	r.mirror(p[:n], &arrival{seen: seen, hop: 255}, s, false, grown)
+	r.mirror(p[:n], &in, s, false)
 	r.stats[AnsweredSTAMPMessage].Add(1)
 	return n
 }

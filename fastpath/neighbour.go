@@ -13,7 +13,7 @@ func (r *Responder) arp(f []byte, l3 int) Verdict {
 	if to != broadcast && to != r.macAddress {
 		return RefusedMAC
 	}
-	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
+	if v := r.sourceMAC([6]byte(f[6:])); v != 0 {
 		return v
 	}
 	if be.Uint64(a) != 0x0001_0800_06_04_0001 { // Ethernet, IPv4, their address lengths, request
@@ -29,11 +29,11 @@ func (r *Responder) arp(f []byte, l3 int) Verdict {
 		return RefusedAddress
 	}
 	if le.Uint32(spa) != 0 {
-		if v, ok := r.source4(spa); !ok {
+		if v := r.source4(spa); v != 0 {
 			return v
 		}
 	}
-	if v, ok := r.sourceMAC(sha); !ok {
+	if v := r.sourceMAC(sha); v != 0 {
 		return v
 	}
 	a[7] = 2 // reply
@@ -58,63 +58,64 @@ var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 // A solicitation from the unspecified address is duplicate address detection (RFC 4862 §5.4). It must not have that
 // option, but its reply, which is sent to all nodes, must. So that reply has exactly this option whatever the request
 // had, and is 8 bytes longer than a request without options.
-func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
+func (r *Responder) solicitation(f []byte, l3 int, size *int) Verdict {
 	p := f[l3:]
 	n := 40 + int(be.Uint16(p[4:]))
 	src, dst, m := p[8:24], p[24:40], p[40:]
 	if [6]byte(f) != r.macAddress && ([4]byte(f) != [4]byte{0x33, 0x33, 0xff, p[37]} ||
 		[2]byte(f[4:]) != [2]byte(p[38:]) ||
 		dst[0] != 0xff) {
-		return RefusedMAC, 0 // neither our MAC nor the group of the destination address (RFC 2464 §7)
+		return RefusedMAC // neither our MAC nor the group of the destination address (RFC 2464 §7)
 	}
-	if v, ok := r.sourceMAC([6]byte(f[6:])); !ok {
-		return v, 0
+	if v := r.sourceMAC([6]byte(f[6:])); v != 0 {
+		return v
 	}
 	switch {
 	case p[0]>>4 != 6:
-		return RefusedVersion, 0
+		return RefusedVersion
 	case !fits(f, l3, n):
-		return RefusedLength, 0
+		return RefusedLength
 	case n < 64 || p[7] != 255 || m[1] != 0:
-		return RefusedND, 0
+		return RefusedND
 	}
 	m = m[:n-40]
 	target := m[8:24]
 	solicited := [13]byte(dst) == solicitedNode && [3]byte(dst[13:]) == [3]byte(target[13:])
 	switch {
 	case !r.ours6(target):
-		return RefusedAddress, 0
+		return RefusedAddress
 	case !solicited && [16]byte(dst) != [16]byte(target):
-		return RefusedAddress, 0
+		return RefusedAddress
 	}
 	dad := [16]byte(src) == [16]byte{}
 	if !dad {
-		if v, ok := r.source6(src); !ok {
-			return v, 0
+		if v := r.source6(src); v != 0 {
+			return v
 		}
 	}
 	if s := uint32(pseudo(p[8:40], protocolICMPv6, len(m))); cksum.Sum(m, uint16(s)) != 0xffff {
-		return RefusedND, 0
+		return RefusedND
 	}
 	var lla []byte // the sender's, from the last option that has it
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
 		if len(o) < 8 || o[1] == 0 || len(o) < 8*int(o[1]) {
-			return RefusedND, 0
+			return RefusedND
 		}
 		if o[0] == 1 {
 			if lla = o[2:8]; o[1] != 1 {
-				return RefusedND, 0
+				return RefusedND
 			}
 		}
 	}
-	to, size := [6]byte(f[6:]), length(f, l3, l3+n, 0)
+	to := [6]byte(f[6:])
+	*size = length(f, l3, l3+n, 0)
 	switch {
 	case dad && (lla != nil || !solicited), !dad && solicited && lla == nil:
-		return RefusedND, 0
+		return RefusedND
 	case lla != nil:
 		to = [6]byte(lla)
-		if v, ok := r.sourceMAC(to); !ok {
-			return v, 0
+		if v := r.sourceMAC(to); v != 0 {
+			return v
 		}
 	}
 	for o := m[24:]; len(o) > 0; o = o[8*int(o[1]):] {
@@ -127,7 +128,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	copy(dst, src)
 	if dad {
 		end := l3 + 40 + 24 + 8
-		f, size = f[:end], end
+		f, *size = f[:end], end
 		m = f[l3+40:]
 		m[24], m[25] = 2, 1
 		copy(m[26:], r.macAddress[:])
@@ -141,7 +142,7 @@ func (r *Responder) solicitation(f []byte, l3 int) (Verdict, int) {
 	copy(f[6:], r.macAddress[:])
 	m[2], m[3] = 0, 0
 	be.PutUint16(m[2:], ^cksum.Sum(m, pseudo(p[8:40], protocolICMPv6, len(m))))
-	return AnsweredND, size
+	return AnsweredND
 }
 
 var (

@@ -36,11 +36,11 @@ func (r *Responder) Slow(h *[64]byte, n int) int {
 	if r.left != 0 && r.long(h, n) || r.limit.unsettled != 0 && r.again(h, n) {
 		return n
 	}
-	v, m := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n])
+	v := r.answer(unsafe.Slice((*byte)(unsafe.Pointer(h)), max(n, MinBuffer))[:n], &n)
 	r.stats[v].Add(1)
 	r.slow++
 	if v.Answered() {
-		return m
+		return n
 	}
 	return 0
 }
@@ -50,33 +50,34 @@ func (r *Responder) Slow(h *[64]byte, n int) int {
 func (r *Responder) Slowed() uint64 { return r.slow }
 
 // answer finds the packet after up to two VLAN tags, which a reply keeps. A reply that is longer than its request uses
-// the room after f, up to its capacity.
-func (r *Responder) answer(f []byte) (v Verdict, n int) {
+// the room after f, up to its capacity. It sets *m to the reply's length if there is one.
+func (r *Responder) answer(f []byte, m *int) Verdict {
 	l3 := 14
 	if len(f) < l3 {
-		return RefusedShort, 0
+		return RefusedShort
 	}
 	t := be.Uint16(f[12:])
 	others := false // has a tag of a VLAN that is not answered
 	for l3 < 14+2*4 && (t == etherType8021Q || t == etherType8021D) {
 		if l3 += 4; len(f) < l3 {
-			return RefusedShort, 0
+			return RefusedShort
 		}
 		others = others || !r.vlan(be.Uint16(f[l3-4:])&0xfff)
 		t = be.Uint16(f[l3-2:])
 	}
 	if others || l3 == 14 && !r.vlan(0) {
-		return RefusedVLAN, 0
+		return RefusedVLAN
 	}
 	switch t {
 	case etherTypeIPv4:
-		return r.ipv4(f, l3)
+		return r.ipv4(f, l3, m)
 	case etherTypeIPv6:
-		return r.ipv6(f, l3)
+		return r.ipv6(f, l3, m)
 	case etherTypeARP:
-		return r.arp(f, l3), length(f, l3, l3+28, 0)
+		*m = length(f, l3, l3+28, 0)
+		return r.arp(f, l3)
 	}
-	return RefusedEtherType, 0
+	return RefusedEtherType
 }
 
 // vlan reports whether frames of VLAN id are answered.
@@ -99,81 +100,81 @@ func length(f []byte, l3, end, grown int) int {
 	return len(f)
 }
 
-// macs checks that a frame is sent to our MAC from another one.
-func (r *Responder) macs(f []byte) (v Verdict, ok bool) {
+// macs checks that a frame is sent to our MAC from another one. Like the checks of its source, it returns the reason for
+// a refusal, otherwise 0.
+func (r *Responder) macs(f []byte) Verdict {
 	if [6]byte(f) != r.macAddress {
-		return RefusedMAC, false
+		return RefusedMAC
 	}
 	return r.sourceMAC([6]byte(f[6:]))
 }
 
-func (r *Responder) sourceMAC(m [6]byte) (v Verdict, ok bool) {
+func (r *Responder) sourceMAC(m [6]byte) Verdict {
 	switch {
 	case m[0]&1 != 0:
-		return RefusedSourceMAC, false
+		return RefusedSourceMAC
 	case m == r.macAddress:
-		return RefusedOwnSource, false
+		return RefusedOwnSource
 	}
-	return 0, true
+	return 0
 }
 
-// ipv4 decides about a frame whose IPv4 header starts at l3, and rewrites f in place if it is answered. It returns
-// the verdict and the length of the reply in bytes, 0 if there is none. Mode Open leaves out the checks of addresses
-// and of the header checksum.
-func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
+// ipv4 decides about a frame whose IPv4 header starts at l3. If it answers, it rewrites f in place and sets *m to the
+// reply's length. Mode Open leaves out the checks of addresses and of the header checksum.
+func (r *Responder) ipv4(f []byte, l3 int, m *int) Verdict {
 	p := f[l3:]
 	if len(p) < 20 {
-		return RefusedShort, 0
+		return RefusedShort
 	}
 	if r.mode != Open {
-		if v, ok := r.macs(f); !ok {
-			return v, 0
+		if v := r.macs(f); v != 0 {
+			return v
 		}
 	}
 	n := int(be.Uint16(p[2:]))
 	switch {
 	case p[0]>>4 != 4:
-		return RefusedVersion, 0
+		return RefusedVersion
 	case p[0] != 0x45:
-		return RefusedOptions, 0
+		return RefusedOptions
 	case be.Uint16(p[6:])&^0x4000 != 0: // all but Don't Fragment
-		return RefusedFragment, 0
+		return RefusedFragment
 	case n < 20 || !fits(f, l3, n):
-		return RefusedLength, 0
+		return RefusedLength
 	}
 	if r.mode != Open {
 		if cksum.Sum(p[:20], 0) != 0xffff {
-			return RefusedHeaderChecksum, 0
+			return RefusedHeaderChecksum
 		}
 		if !r.ours4(le.Uint32(p[16:])) {
-			return RefusedAddress, 0
+			return RefusedAddress
 		}
-		if v, ok := r.source4(p[12:16]); !ok {
-			return v, 0
+		if v := r.source4(p[12:16]); v != 0 {
+			return v
 		}
 	}
 	var v Verdict
-	hops, tos := uint8(hopLimit), p[1]
-	grown := 0
+	hops := uint8(hopLimit)
+	in := arrival{hop: p[8], tos: p[1], hosts: p[12:20], mac: [6]byte(f[6:])}
 	switch p[9] {
 	case protocolICMP:
 		v = r.icmp4(p[20:n], p[12:16])
 	case protocolUDP:
 		hops = min(p[8]-1, hopLimit)
-		v, grown, tos = r.udp(p[20:n], arrival{hop: p[8], tos: tos, hosts: p[12:20], mac: [6]byte(f[6:])})
+		v = r.udp(p[20:n], &in)
 	default:
 		v = RefusedProtocol
 	}
 	if !v.Answered() {
-		return v, 0
+		return v
 	}
-	if grown > 0 {
-		be.PutUint16(p[2:], uint16(n+grown))
-		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), uint16(n), uint16(n+grown)))
+	if in.grown > 0 {
+		be.PutUint16(p[2:], uint16(n+in.grown))
+		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), uint16(n), uint16(n+in.grown)))
 	}
-	if tos != p[1] {
+	if in.tos != p[1] {
 		w := be.Uint16(p)
-		p[1] = tos
+		p[1] = in.tos
 		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p)))
 	}
 	if r.mode != Open {
@@ -183,7 +184,8 @@ func (r *Responder) ipv4(f []byte, l3 int) (Verdict, int) {
 	}
 	swap(f[:6], f[6:12])
 	swap(p[12:16], p[16:20])
-	return v, length(f, l3, l3+n, grown)
+	*m = length(f, l3, l3+n, in.grown)
+	return v
 }
 
 // sound reports whether a segment's checksum is right, if Config.ChecksumBytes requires its verification. n is the
@@ -219,55 +221,55 @@ func (r *Responder) icmp4(m, from []byte) Verdict {
 func (r *Responder) ours4(a uint32) bool { return r.own4[a*r.mul4>>shift4] == a }
 
 // source4 checks an IPv4 source address.
-func (r *Responder) source4(a []byte) (v Verdict, ok bool) {
+func (r *Responder) source4(a []byte) Verdict {
 	switch w := le.Uint32(a); {
 	case r.ours4(w):
-		return RefusedOwnSource, false
+		return RefusedOwnSource
 	case a[0] == 0 || a[0] == 127 || a[0] >= 224 || r.not4[w*r.mul4>>shift4] == w:
-		return RefusedSource, false
+		return RefusedSource
 	}
-	return 0, true
+	return 0
 }
 
 // ipv6 is ipv4 for an IPv6 header at l3. Neighbour solicitations are answered before the addresses are checked,
 // because they go to a group.
-func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
+func (r *Responder) ipv6(f []byte, l3 int, m *int) Verdict {
 	p := f[l3:]
 	if len(p) < 40 {
-		return RefusedShort, 0
+		return RefusedShort
 	}
 	if p[6] == protocolICMPv6 && len(p) > 40 && p[40] == 135 {
-		return r.solicitation(f, l3)
+		return r.solicitation(f, l3, m)
 	}
 	if r.mode != Open {
-		if v, ok := r.macs(f); !ok {
-			return v, 0
+		if v := r.macs(f); v != 0 {
+			return v
 		}
 	}
 	n := 40 + int(be.Uint16(p[4:]))
 	switch {
 	case p[0]>>4 != 6:
-		return RefusedVersion, 0
+		return RefusedVersion
 	case !fits(f, l3, n):
-		return RefusedLength, 0
+		return RefusedLength
 	}
 	if r.mode != Open {
 		if !r.ours6(p[24:40]) {
-			return RefusedAddress, 0
+			return RefusedAddress
 		}
-		if v, ok := r.source6(p[8:24]); !ok {
-			return v, 0
+		if v := r.source6(p[8:24]); v != 0 {
+			return v
 		}
 	}
 	var v Verdict
-	hops, tos := uint8(hopLimit), p[0]<<4|p[1]>>4
-	grown := 0
+	hops := uint8(hopLimit)
+	in := arrival{hop: p[7], tos: p[0]<<4 | p[1]>>4, hosts: p[8:40], mac: [6]byte(f[6:])}
 	switch p[6] {
 	case protocolICMPv6:
 		v = r.icmp6(p[40:n], p[8:40])
 	case protocolUDP:
 		hops = min(p[7]-1, hopLimit)
-		v, grown, tos = r.udp(p[40:n], arrival{hop: p[7], tos: tos, hosts: p[8:40], mac: [6]byte(f[6:])})
+		v = r.udp(p[40:n], &in)
 	case 44:
 		v = RefusedFragment
 	case 0, 43, 50, 51, 60, 135, 139, 140: // the IPv6 extension header types registered by IANA
@@ -276,16 +278,17 @@ func (r *Responder) ipv6(f []byte, l3 int) (Verdict, int) {
 		v = RefusedProtocol
 	}
 	if !v.Answered() {
-		return v, 0
+		return v
 	}
-	be.PutUint16(p[4:], uint16(n-40+grown))
-	p[0], p[1] = p[0]&0xf0|tos>>4, p[1]&0x0f|tos<<4
+	be.PutUint16(p[4:], uint16(n-40+in.grown))
+	p[0], p[1] = p[0]&0xf0|in.tos>>4, p[1]&0x0f|in.tos<<4
 	if r.mode != Open {
 		p[7] = hops
 	}
 	swap(f[:6], f[6:12])
 	swap(p[8:24], p[24:40])
-	return v, length(f, l3, l3+n, grown)
+	*m = length(f, l3, l3+n, in.grown)
+	return v
 }
 
 // icmp6 is icmp4 for ICMPv6, whose checksum includes the two addresses, hosts.
@@ -313,22 +316,22 @@ func (r *Responder) ours6(a []byte) bool {
 }
 
 // source6 checks an IPv6 source address.
-func (r *Responder) source6(a []byte) (v Verdict, ok bool) {
+func (r *Responder) source6(a []byte) Verdict {
 	switch {
 	case r.ours6(a):
-		return RefusedOwnSource, false
+		return RefusedOwnSource
 	case a[0] == 0xff || le.Uint64(a) == 0:
-		return RefusedSource, false
+		return RefusedSource
 	}
-	return 0, true
+	return 0
 }
 
-// udp answers the datagram d that arrived as described by in, and returns by how much it has grown and the TOS of the
-// reply.
-func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) {
+// udp answers the datagram d that arrived as described by in, whose tos becomes that of the reply, and grown how much
+// longer it is.
+func (r *Responder) udp(d []byte, in *arrival) Verdict {
 	ip6 := len(in.hosts) == 2*16
 	if len(d) < 8 || int(be.Uint16(d[4:])) != len(d) {
-		return RefusedLength, 0, 0
+		return RefusedLength
 	}
 	from, to := be.Uint16(d), be.Uint16(d[2:])
 	auth := slices.Contains(r.auth, to)
@@ -350,43 +353,44 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 	}
 	switch {
 	case !stamp && !r.echo.has(to):
-		return RefusedPort, 0, 0
+		return RefusedPort
 	case r.service.has(from):
-		return RefusedServicePort, 0, 0
+		return RefusedServicePort
 	case r.mode != Open && in.hop < 2:
-		return RefusedHopLimit, 0, 0
+		return RefusedHopLimit
 	case ip6 && ck == 0:
-		return RefusedNoChecksum, 0, 0
+		return RefusedNoChecksum
 	case len(d) < least:
-		return RefusedSTAMPShort, 0, 0
+		return RefusedSTAMPShort
 	case ck != 0 && !partial && !r.sound(d, header+len(d), acc):
-		return RefusedChecksum, 0, 0
+		return RefusedChecksum
 	case auth && !r.authentic(d[8:]):
-		return RefusedSTAMPHMAC, 0, 0
+		return RefusedSTAMPHMAC
 	}
 	var s *session
 	if stamp {
 		in.seen = polling.TSC()
-		if v, s = r.admit(d, &in, auth, source); v != 0 {
-			return v, 0, 0
+		var why Verdict
+		if why, s = r.admit(d, in, auth, source); why != 0 {
+			return why
 		}
 	} else if !r.repeats.allow(r.Loop.Start, source, le.Uint32(d[4:])) {
-		return RefusedLoop, 0, 0
+		return RefusedLoop
 	} else if !r.limit.allow(r.Loop.Start, source) {
-		return RefusedRate, 0, 0
+		return RefusedRate
 	}
 	if partial {
 		complete(d)
 	}
-	v, tos = AnsweredUDPv4, in.tos
+	v := AnsweredUDPv4
 	switch {
 	case stamp:
 		if len(d) < 8+stampLength {
-			grown = 8 + stampBase - len(d)
-			d = grow(d, grown)
+			in.grown = 8 + stampBase - len(d)
+			d = grow(d, in.grown)
 		}
 		in.ports = d[:4]
-		tos = r.reflect(d, &in, s, auth, grown > 0)
+		in.tos = r.reflect(d, in, s, auth)
 		v = AnsweredSTAMPv4
 		if ip6 {
 			v = AnsweredSTAMPv6
@@ -395,7 +399,7 @@ func (r *Responder) udp(d []byte, in arrival) (v Verdict, grown int, tos uint8) 
 		v = AnsweredUDPv6
 	}
 	swap(d[:2], d[2:4])
-	return v, grown, tos
+	return v
 }
 
 // admit finds the session of the test packet in datagram d, if sessions are enabled, and charges the reply to its

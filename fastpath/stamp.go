@@ -91,14 +91,14 @@ func grow(d []byte, n int) []byte {
 // without a checksum has none.
 //
 // In a test packet that had to grow, these two bytes were padding, and become zeros.
-func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
+func (r *Responder) reflect(d []byte, in *arrival, s *session, auth bool) (tos uint8) {
 	p := d[8:]
 	changes := p[:stampLength]
 	if auth || (r.tlvs || r.timing.plain) && len(p) > stampBase {
 		changes = p
 	}
 	before := cksum.Sum(changes, 0)
-	tos = r.mirror(p, in, s, auth, grown)
+	tos = r.mirror(p, in, s, auth)
 	if hc := be.Uint16(d[6:]); hc != 0 {
 		be.PutUint16(d[6:], cksum.UDP(cksum.Update16(hc, before, cksum.Sum(changes, 0))))
 	}
@@ -107,7 +107,7 @@ func (r *Responder) reflect(d []byte, in *arrival, s *session, auth, grown bool)
 
 // mirror turns the Session-Sender's packet in p into a Session-Reflector's. s is its session, nil in a stateless
 // reflector. The transmit timestamp is written last, followed only by the HMAC over it.
-func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) (tos uint8) {
+func (r *Responder) mirror(p []byte, in *arrival, s *session, auth bool) (tos uint8) {
 	c, base := r.clock.Load(), stampBase
 	if auth {
 		base = authBase
@@ -123,7 +123,7 @@ func (r *Responder) mirror(p []byte, in *arrival, s *session, auth, grown bool) 
 	} else {
 		copy(p[24:38], p[:14]) // the sender's sequence number, timestamp and error estimate
 		p[38], p[39], p[40] = 0, 0, in.hop
-		if grown {
+		if in.grown > 0 {
 			p[14], p[15] = 0, 0
 		}
 	}

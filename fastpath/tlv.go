@@ -46,6 +46,7 @@ type arrival struct {
 	hosts    []byte // source and destination address: 8 or 32 bytes, none for a message
 	ports    []byte // source and destination
 	mac      [6]byte
+	grown    int // by how many bytes the reply is longer
 }
 
 // extensions are the TLVs of one test packet.
