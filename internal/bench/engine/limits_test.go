@@ -15,19 +15,21 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// An open loop sends what is due in the warm-up and in the run, at any rate, and then ends. A closed loop measures
-// for the whole time. Counts are those of one run.
+// An open loop sends what is due in the warm-up and in the run, without what is due when they end. A closed loop
+// measures for the whole time. Counts are those of one run.
 func TestLimits(t *testing.T) {
-	const warmup, duration = 10 * time.Millisecond, 30 * time.Millisecond
-	for _, rate := range []float64{0, 10_000} {
+	const part, due = 20 * time.Millisecond, 128
+	for _, rate := range []float64{0, due / part.Seconds()} {
 		s, rec := stream(t, &fake{}, rate, 20*time.Second, nil)
-		must.OK(t, s.Run(Limit{Warmup: warmup, Duration: duration}, new(atomic.Bool)))
+		if rate > 0 {
+			s.period = float64(testClock.Ticks(part)) / due // a clock's frequency is no round number
+		}
+		must.OK(t, s.Run(Limit{Warmup: part, Duration: part}, new(atomic.Bool)))
 		c, run := s.Counts(), rec.Recording().Runs[0]
-		more, warm := c.Sent-300, s.Warmup-100
-		if rate > 0 && (max(more, warm) > 1 || min(more, warm) < -1) {
+		if rate > 0 && (c.Sent != due || s.Warmup != due) {
 			t.Errorf("%d sent after a warm-up of %d", c.Sent, s.Warmup)
 		}
-		if run.End-run.Start < duration.Nanoseconds() && rate == 0 {
+		if run.End-run.Start < part.Nanoseconds() && rate == 0 {
 			t.Errorf("a run of %d ns", run.End-run.Start)
 		}
 		before := c.Sent
@@ -37,6 +39,12 @@ func TestLimits(t *testing.T) {
 	slow, rec := stream(t, &fake{}, 0.5, 20*time.Second, nil)
 	must.OK(t, slow.Run(Limit{Count: 1}, new(atomic.Bool)))
 	check.Equal(t, series(rec)(latency.LagSeries).Count, 1, "%d times of one probe in two seconds")
+	check.Equal(t, slow.Behind, 0, "%d ticks behind two seconds before the next probe is due")
+	late, _ := stream(t, &fake{onSend: func(int, []byte) { spin(2 * time.Millisecond) }}, 1000, time.Millisecond, nil)
+	must.OK(t, late.Run(Limit{Count: 1}, new(atomic.Bool)))
+	if late.Behind < testClock.Ticks(time.Millisecond)-2 {
+		t.Errorf("%d ticks behind", late.Behind)
+	}
 	for _, rate := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		o := Options{Port: &fake{}, Codec: codec(t, func(*probe.Flow) {}), Recorder: rec, Rate: rate}
 		check.Fails(t, "a rate", check.Err(New(o)), nil, "want probes per second")
