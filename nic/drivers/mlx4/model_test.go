@@ -176,15 +176,3 @@ func TestBusCost(t *testing.T) {
 		}
 	}
 }
-
-func TestPushMax(t *testing.T) {
-	x := newRig(t, mlx4sim.Options{})
-	x.own.MaxInline = 98
-	x.Open(nic.Options{})
-	x.Exchange(20, 98)
-	x.Exchange(30, 99)
-	s := x.Stats()
-	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
-		t.Errorf("pushed whole and pointed to: %v", s.Extra)
-	}
-}

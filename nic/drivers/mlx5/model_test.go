@@ -70,18 +70,6 @@ func TestBusCost(t *testing.T) {
 	}
 }
 
-func TestPushMax(t *testing.T) {
-	x := newRig(t, mlx5sim.Options{})
-	x.own.MaxInline = 98
-	x.Open(nic.Options{})
-	x.Exchange(20, 98)
-	x.Exchange(30, 99)
-	s := x.Stats()
-	if s.Extra["queue_0_pushed_whole"] != 20 || s.Extra["queue_0_pointed"] != 30 {
-		t.Errorf("pushed whole and pointed to: %v", s.Extra)
-	}
-}
-
 // For each command that firmware may refuse while the device is opened, Open either returns an error that names it or
 // continues without it; nothing is left over from a failed attempt.
 func TestEachCommandRefused(t *testing.T) {

@@ -45,10 +45,10 @@ func (d *Device) choosePush() {
 	switch d.own.Push {
 	case "", pushAuto, pushFull:
 		most := maxBlocks*wqebb - room
-		if d.caps.bfHalf > 0 {
+		if d.caps.bfHalf != 0 {
 			most = min(most, int(d.caps.bfHalf)-room)
 		}
-		if d.caps.maxWQE > 0 {
+		if d.caps.maxWQE != 0 {
 			most = min(most, int(d.caps.maxWQE)-room)
 		}
 		if d.maxInline = most; d.own.MaxInline > 0 {
