@@ -1,6 +1,8 @@
 package mlx5
 
 import (
+	"bytes"
+	"log/slog"
 	"math/bits"
 	"sync/atomic"
 	"testing"
@@ -8,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/check"
 )
 
 // proofDevice completes the empty WQEs of a queue.
@@ -18,6 +20,8 @@ type proofDevice struct {
 	misses int  // pushes that it does not read, though it reads others
 	pauses int  // from this many pushes until some time after the next doorbell
 	late   bool // after a pause, it still reads what was pushed before it
+	most   int  // it completes so many, 0 for all
+	format uint32
 	done   uint32
 }
 
@@ -35,7 +39,7 @@ func (d *proofDevice) run(stop *atomic.Bool) {
 		}
 		return false, false
 	}
-	for i := uint32(0); !stop.Load(); i++ {
+	for i := uint32(0); !stop.Load() && (d.most == 0 || int(i) < d.most); i++ {
 		pushed, rung := bell(i)
 		if pushed && d.pauses > 0 {
 			d.pauses--
@@ -55,44 +59,55 @@ func (d *proofDevice) run(stop *atomic.Bool) {
 
 func (d *proofDevice) complete(i uint32) {
 	c := d.completion(d.txCQ, d.done&d.txMask)
-	atomic.StoreUint32(&c.counterOwn, uint32(bits.ReverseBytes16(uint16(i)))|d.done>>d.txShift&1<<24)
+	atomic.StoreUint32(&c.counterOwn, uint32(bits.ReverseBytes16(uint16(i)))|d.done>>d.txShift&1<<24|
+		d.format<<cqeFormat)
 	d.done++
 }
 
-// A device that pauses, as a virtual one does when its host is busy, does not count as one that reads no BlueFlame.
-func TestPausesAreNoMisses(t *testing.T) {
+// A device that pauses, as a virtual one does when its host is busy, does not count as one that reads no BlueFlame. Only
+// one that reads most pushes keeps it.
+func TestPushProof(t *testing.T) {
 	defer func(d time.Duration) { proofMiss = d }(proofMiss)
 	proofMiss = 20 * time.Millisecond
 	for name, c := range map[string]struct {
 		device       proofDevice
 		pushed, used int
-		holds        bool
+		why          string // there is no BlueFlame any more
+		err          string
 	}{
-		"reads BlueFlame":                  {proofDevice{reads: true}, 16, 16, true},
-		"reads BlueFlame, pauses":          {proofDevice{reads: true, pauses: 5}, 16, 16, true},
-		"reads BlueFlame late":             {proofDevice{reads: true, pauses: 5, late: true}, 16, 16, true},
-		"reads BlueFlame, pauses always":   {proofDevice{reads: true, pauses: 1000}, 0, 0, false},
-		"misses some":                      {proofDevice{reads: true, misses: 6}, 16, 11, true},
-		"misses most":                      {proofDevice{reads: true, misses: 9}, 16, 8, false},
-		"reads no BlueFlame":               {proofDevice{}, 3, 0, false},
-		"reads no BlueFlame, pauses twice": {proofDevice{pauses: 2}, 3, 0, false},
+		"reads BlueFlame":                {device: proofDevice{reads: true}, pushed: 16, used: 16},
+		"reads BlueFlame, pauses":        {device: proofDevice{reads: true, pauses: 5}, pushed: 16, used: 16},
+		"reads BlueFlame late":           {device: proofDevice{reads: true, pauses: 5, late: true}, pushed: 16, used: 16},
+		"reads BlueFlame, pauses always": {device: proofDevice{reads: true, pauses: 1000}, why: "queue 0: the device paused in each of 64 attempts"},
+		"misses some":                    {device: proofDevice{reads: true, misses: 6}, pushed: 16, used: 11},
+		"misses most":                    {device: proofDevice{reads: true, misses: 9}, pushed: 16, used: 8, why: "queue 0: of 16 WQEs pushed the device took 8"},
+		"reads no BlueFlame":             {device: proofDevice{}, pushed: 3, why: "queue 0: of 3 WQEs pushed the device took 0"},
+		"reads no BlueFlame, pauses":     {device: proofDevice{pauses: 2}, pushed: 3, why: "queue 0: of 3 WQEs pushed"},
+		"does nothing":                   {device: proofDevice{most: -1}, err: "queue 0: device did not answer in time: the send queue does not move: no completion within 2s"},
+		"stops after the pushes":         {device: proofDevice{reads: true, most: 16}, pushed: 16, used: 16, err: "the send queue does not move"},
+		"fails a push":                   {device: proofDevice{reads: true, format: cqeOpReqErr << 2}, err: "send completion with error"},
+		"fails a doorbell":               {device: proofDevice{format: cqeOpReqErr << 2}, err: "send completion with error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := c.device
-				d.benchQueue = newBenchQueue(t, make([]byte, 64), true)
+				p := c.device
+				p.benchQueue = newBenchQueue(t, make([]byte, 64), true)
 				var stop atomic.Bool
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					d.run(&stop)
+					p.run(&stop)
 				}()
 				defer func() { stop.Store(true); <-ended }()
-				must.OK(t, d.prove())
-				if p := &d.proof; p.used != c.used || p.pushed != c.pushed || p.holds() != c.holds {
-					t.Errorf("of %d WQEs pushed the device took %d, proven: %v; want %d, %d, %v", p.pushed, p.used,
-						p.holds(), c.pushed, c.used, c.holds)
+				var log bytes.Buffer
+				d := &Device{queues: []*Queue{p.Queue}}
+				d.card.Log = slog.New(slog.NewTextHandler(&log, nil))
+				if err := d.provePush(); err != nil || c.err != "" {
+					check.Fails(t, "provePush", err, nil, c.err)
 				}
+				check.Equal(t, [2]int{p.proof.pushed, p.proof.used}, [2]int{c.pushed, c.used}, "pushed and used: %d")
+				check.Equal(t, p.bf != nil, c.why == "", "uses BlueFlame: %t")
+				check.Contains(t, log.String(), c.why)
 			})
 		})
 	}
