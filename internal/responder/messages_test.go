@@ -145,30 +145,3 @@ func TestAnswersMessages(t *testing.T) {
 	}
 	end()
 }
-
-// Impossible settings are refused with the key, before or right after the device is opened.
-func TestMessageSettings(t *testing.T) {
-	here, _, _ := adapters(t, "efa")
-	for _, c := range []struct {
-		sets []string
-		code int
-		want string
-	}{
-		{[]string{"nic.driver=efa", "nic.device=" + here, "respond.addresses=10.0.0.2/24"}, 2, "respond.addresses: has to be empty: efa carries messages"},
-		{[]string{"nic.device=" + here, "respond.addresses=10.0.0.2/24"}, 2, "respond.addresses: has to be empty: efa carries messages"},
-		{[]string{"nic.driver=ena", "nic.device=" + here}, 2, "respond.addresses: is empty"},
-		{[]string{"nic.driver=ena", "nic.device=" + here, "respond.addresses=10.0.0.2/24"}, 1, "is not an ENA"},
-		{[]string{"nic.device=lo", "respond.addresses=10.0.0.2/24", "respond.handover=127.0.0.1:1"}, 2, "respond.handover: is for devices that carry messages"},
-		{[]string{"nic.device=lo", "respond.addresses=10.0.0.2/24", "respond.stamp_messages=true"}, 2, "respond.stamp_messages: is for devices that carry messages"},
-		{[]string{"nic.device=" + here, "respond.handover=0.0.0.0:18515"}, 2, "is not the address of one host"},
-		{[]string{"nic.device=" + here, "respond.handover=192.0.2.1:18515"}, 1, "respond.handover: hand-over of ud"},
-		{[]string{"nic.device=" + here, "nic.qkey=0"}, 2, "is not a Q_Key"},
-		{[]string{"nic.driver=efa", "nic.device=eth0"}, 2, "efa drives a PCI function"},
-		{[]string{"nic.driver=efa", "nic.device=" + here, "nic.push=llq"}, 1, `push mode "llq": want one of auto, off`},
-	} {
-		_, out, code := (*space)(nil).outcome(t, exec.Command(program(t), set(c.sets...)...))
-		if code != c.code || !strings.Contains(out, c.want) {
-			t.Errorf("%q: exit code %d, want %d with %q:\n%s", c.sets, code, c.code, c.want, out)
-		}
-	}
-}

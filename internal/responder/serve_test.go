@@ -1,0 +1,166 @@
+package responder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
+	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/programs"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/ixgbesim"
+	"github.com/rebound-nic/rebound/sim/virtiosim"
+)
+
+// steps are the log of a start and an end, without the driver's part and what differs between machines and runs.
+func steps(log string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(log) {
+		if !regexp.MustCompile(`finding=|msg=open|msg=device`).MatchString(line) {
+			kept.WriteString(line)
+		}
+	}
+	return regexp.MustCompile(`(took|device|folder|core|url|address)=("[^"]*"|\S+)`).ReplaceAllString(kept.String(), "$1=")
+}
+
+// service is a responder in this process.
+type service struct {
+	out, log programs.Output
+	ready    string
+	stop     func() error
+}
+
+// serve runs a responder with these settings, and returns it when it is ready or has failed with stop's error.
+func (w *wired) serve(t *testing.T, sets ...string) *service {
+	t.Helper()
+	var all unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(0, &all))
+	ps := runtime.GOMAXPROCS(0)
+	online := must.Get(onlineCPUs())(t)
+	x := &service{}
+	log := slog.New(slog.NewTextHandler(&x.log, &slog.HandlerOptions{Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	x.stop = sync.OnceValue(func() error {
+		stop()
+		err := <-ended
+		check.OK(t, process.Bind(&all))
+		runtime.GOMAXPROCS(ps)
+		return err
+	})
+	t.Cleanup(func() { x.stop() })
+	s, err := loadConfig("", slices.Concat(w.sets, []string{"trust.confine=off", "cpu.lock_memory=false"}, sets), online)
+	must.OK(t, err)
+	go func() {
+		ended <- serve(ctx, s, online, nil, &x.out, log)
+		stop()
+	}()
+	await.Until(t, "the ready line", func() bool {
+		x.ready, _, _ = strings.Cut(x.out.String(), "\n")
+		return x.ready != "" || ctx.Err() != nil
+	}, x.log.String)
+	return x
+}
+
+// A responder on a card answers, keeps its threads off the core of its loop, says to the service manager what it does,
+// and prints and saves what it counted.
+func TestServe(t *testing.T) {
+	online := must.Get(onlineCPUs())(t)
+	core := chooseCore(online)
+	w := newWired(t, ixgbesim.New(ixgbesim.Options{MAC: plantMAC}))
+	dir := filepath.Join(t.TempDir(), "not", "there", "run")
+	notify := filepath.Join(t.TempDir(), "notify")
+	manager := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"}))(t)
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", notify)
+	p := w.serve(t, "stats.report="+dir, "stats.listen=127.0.0.1:0", "respond.stamp_ports=[862]")
+	var mask unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(os.Getpid(), &mask))
+	check.Equal(t, mask.IsSet(core), len(online) == 1, "a thread on the loop's core: %t")
+	var reply []byte
+	w.far.Send(0, w.request(7))
+	await.Until(t, "the reply", func() bool { reply = w.far.Recv(0); return reply != nil }, p.log.String)
+	check.Equal(t, string(reply[:12]), string(benchMAC[:])+string(plantMAC[:]), "a reply between %x")
+	must.OK(t, p.stop())
+	check.Contains(t, p.ready, "ready driver=ixgbe device=vfio-user:", " mac=02:00:00:00:07:02 addresses=10.0.0.2/24")
+	check.Contains(t, p.out.String(), "\n  udpv4 ")
+	golden.Equal(t, "testdata/served.txt", steps(p.log.String()))
+	r := must.Get(report.Read(dir))(t)
+	check.Equal(t, r.Counts.Sent, 1, "%d answered")
+	check.Equal(t, r.Host.Core, core, "core %d")
+	if r.Gaps == nil || r.Clock.Frequency == 0 || r.Transfers["mmio write"] == 0 || r.Main().Total.Count == 0 {
+		t.Errorf("the report has %+v", r)
+	}
+	for _, want := range []string{"READY=1\nSTATUS=" + p.ready, "STOPPING=1"} {
+		buf := make([]byte, 1000)
+		manager.SetReadDeadline(time.Now().Add(time.Minute))
+		check.Equal(t, string(buf[:must.Get(manager.Read(buf))(t)]), want, "%q")
+	}
+}
+
+// What a responder on a card says when it is ready, warns of, or fails with. A failure leaves the device to the next.
+func TestServeOn(t *testing.T) {
+	busy := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer busy.Close()
+	frames := newWired(t, ixgbesim.New(ixgbesim.Options{MAC: plantMAC}))
+	messages := newWired(t, efasim.New(efasim.Options{MAC: plantMAC}))
+	messages.sets = messages.sets[:1]
+	down := newWired(t, virtiosim.New(virtiosim.Options{MAC: plantMAC}))
+	down.far.SetUp(false)
+	every := fmt.Sprintf("cpu.cores=[%s]", strings.ReplaceAll(strings.Trim(fmt.Sprint(must.Get(onlineCPUs())(t)), "[]"), " ", ","))
+	for _, c := range []struct {
+		on    *wired
+		sets  []string
+		ready string // an expression
+		log   string
+		err   string
+	}{
+		{on: frames, sets: []string{"stats.listen=" + busy.Addr().String()}, err: "address already in use"},
+		{on: frames, sets: []string{"stats.report=/dev/null/no/run"}, err: "stats.report: cannot create a folder in /dev/null/no"},
+		{on: frames, sets: []string{"nic.driver=virtio"}, err: "is no virtio network device"},
+		{on: frames, sets: []string{every, "stats.offcore=true"}, ready: `addresses=10\.0\.0\.2/24$`,
+			log: "every core that this process can have polls"},
+		{on: down, ready: "driver=virtio", log: "link is down; answering starts when it comes up"},
+		{on: messages, sets: []string{"respond.handover=192.0.2.1:18515"}, err: "respond.handover: hand-over of ud"},
+		{on: messages, sets: []string{"respond.handover=127.0.0.1:0", "respond.stamp_messages=true"},
+			ready: `^ready driver=efa \S+ gid=fe80::\S+ qkey=0x11111111 ud=\d+ srd=\d+ stamp-ud=\d+ stamp-srd=\d+ handover=ud@\S+,srd@\S+,stamp-ud@\S+,stamp-srd@\S+$`},
+		{on: messages, sets: []string{"nic.driver=efa", "nic.push=llq"}, err: `push mode "llq": want one of auto, off`},
+		{on: messages, sets: []string{"respond.addresses=10.0.0.2/24"}, err: "respond.addresses: has to be empty: efa carries messages"},
+		{on: messages, sets: []string{"nic.driver=ena", "respond.addresses=10.0.0.2/24"}, err: "is not an ENA"},
+	} {
+		p := c.on.serve(t, c.sets...)
+		err := p.stop()
+		if c.err != "" {
+			check.Fails(t, strings.Join(c.sets, " "), err, nil, c.err)
+			check.Equal(t, p.ready, "", "ready: %q")
+			continue
+		}
+		check.OK(t, err)
+		if !regexp.MustCompile(c.ready).MatchString(p.ready) || !strings.Contains(p.log.String(), c.log) {
+			t.Errorf("%q: %q, want %q and in the log %q:\n%s", c.sets, p.ready, c.ready, c.log, steps(p.log.String()))
+		}
+	}
+}
