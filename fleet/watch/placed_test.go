@@ -1,19 +1,15 @@
 package watch
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/fleet/targets"
 	"github.com/rebound-nic/rebound/internal/bench/observe"
-	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/nic"
-	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
@@ -118,30 +114,5 @@ func TestOverdueIsPlaced(t *testing.T) {
 	check.Equal(t, s.all.CorruptOnly, 1, "%d probes were answered by corrupt replies only")
 	if len(k.missing) != 0 || len(k.undecided) != 0 {
 		t.Errorf("%d and %d are kept", len(k.missing), len(k.undecided))
-	}
-}
-
-// A probe that only a corrupt reply answered is not lost. If a good one arrives as well, the probe is answered.
-func TestCorruptReplyIsNoLoss(t *testing.T) {
-	codec := udpCodec(t)
-	for _, good := range []bool{false, true} {
-		l, f := loopOf(t), newFlow(0, codec, 8)
-		seq := f.nextNumber()
-		reply := bytes.Clone(codec.Build(uint32(seq), 0))
-		s := &f.slots[seq]
-		*s = slot{seq: seq, sent: polling.TSC(), state: waiting}
-		l.process(f, spoil(reply), polling.TSC(), 0, false, outcome.None)
-		if good {
-			l.process(f, reply, polling.TSC(), 0, false, outcome.None)
-		} else {
-			l.giveUp(f, s, s.sent+l.timeout)
-		}
-		var kinds []kind
-		only := false
-		l.events.drain(func(e *event) { kinds, only = append(kinds, e.kind), e.corrupt })
-		if want := []kind{corrupt, map[bool]kind{false: missed, true: answered}[good]}; !slices.Equal(kinds, want) ||
-			only == good {
-			t.Errorf("events %v, answered by a corrupt reply only: %t; want %v, %t", kinds, only, want, !good)
-		}
 	}
 }
