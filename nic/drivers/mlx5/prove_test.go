@@ -65,7 +65,7 @@ func (d *proofDevice) complete(i uint32) {
 }
 
 // A device that pauses, as a virtual one does when its host is busy, does not count as one that reads no BlueFlame. Only
-// one that reads most pushes keeps it.
+// a device that reads most pushes keeps it.
 func TestPushProof(t *testing.T) {
 	defer func(d time.Duration) { proofMiss = d }(proofMiss)
 	proofMiss = 20 * time.Millisecond
