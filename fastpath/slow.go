@@ -100,8 +100,8 @@ func length(f []byte, l3, end, grown int) int {
 	return len(f)
 }
 
-// macs checks that a frame is sent to our MAC from another one. It returns the reason for a refusal, otherwise 0, as the
-// checks of the source do.
+// macs checks that a frame is sent to our MAC from another one. Like the checks of the source, it returns the reason
+// for a refusal, otherwise 0.
 func (r *Responder) macs(f []byte) Verdict {
 	if [6]byte(f) != r.macAddress {
 		return RefusedMAC

@@ -64,8 +64,8 @@ func (d *proofDevice) complete(i uint32) {
 	d.done++
 }
 
-// A device that pauses, as a virtual one does when its host is busy, does not count as one that reads no BlueFlame. Only
-// a device that reads most pushes keeps it.
+// A device that pauses, as a virtual one does when its host is busy, does not count as one that reads no BlueFlame.
+// Only one that reads most pushes still has it.
 func TestPushProof(t *testing.T) {
 	defer func(d time.Duration) { proofMiss = d }(proofMiss)
 	proofMiss = 20 * time.Millisecond
