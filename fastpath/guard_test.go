@@ -166,35 +166,6 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// Several loops of one source, one frame each, end one after the other.
-func TestLoopsOfOneSource(t *testing.T) {
-	c := config(Strict)
-	c.Loop, c.TicksPerSecond = DefaultLoop, 1_000_000
-	r := later(responder(t, c))
-	us := answers(r)
-	loops := make([][]byte, 20)
-	for i := range loops {
-		loops[i] = toUs(0, udp(their4, our4, 40000, 9000, []byte{byte(i)}))
-	}
-	rounds := 0
-	for left := len(loops); left > 0 && rounds < 100_000; rounds++ {
-		r.Loop.Start += 20 // 20 us for each round trip of all
-		left = 0
-		for i, f := range loops {
-			if f == nil {
-				continue
-			}
-			if loops[i] = us(f); loops[i] != nil {
-				loops[i] = echoService(loops[i])
-				left++
-			}
-		}
-	}
-	if rounds > len(loops)*(500+DefaultLoop) {
-		t.Errorf("%d loops ended after %d rounds", len(loops), rounds)
-	}
-}
-
 // A trailer after the packet is removed, and Ethernet's shortest frame is kept. Every kind, with and without tags.
 func TestTrailers(t *testing.T) {
 	each(t, func(t *testing.T, c *Config, q request) {
