@@ -90,12 +90,15 @@ func TestStallsAreForgotten(t *testing.T) {
 	check.Equal(t, s.away(110, 200), 0, "%d ticks between stalls")
 }
 
-// A window and a list of all probes agree about each reply, each count and the order, in the warm-up too.
+// A window and a list of all probes agree about each reply, each count and the order, in the warm-up too, and when the
+// number on the wire wraps.
 func TestWindowAgreesWithList(t *testing.T) {
 	rnd := random.New(t)
 	const size, timeout = 64, 10
-	for range 20 {
-		w := newWindow(size, timeout)
+	for round := range 20 {
+		w, from := newWindow(size, timeout), round%2*(1<<32-100)
+		w.next = uint64(from)
+		w.tail, w.high, w.judged = w.next, w.next, w.next
 		type sent struct {
 			at                          uint64
 			measured, answered, spoiled bool
@@ -112,7 +115,10 @@ func TestWindowAgreesWithList(t *testing.T) {
 				back = rnd.IntN(4)
 			}
 			seq := len(all) - 1 - back
-			known := seq >= 0 && back < size
+			if from != 0 {
+				seq = max(seq, 0) // no run begins there, and what it seems to have sent before is unknown
+			}
+			known := seq >= max(len(all)-size, 0) && seq < len(all)
 			switch rnd.IntN(5) {
 			case 0, 1:
 				measured := len(all) > 20
@@ -124,7 +130,7 @@ func TestWindowAgreesWithList(t *testing.T) {
 					want.Silent++
 				}
 			case 2:
-				w.spoil(uint32(seq))
+				w.spoil(uint32(from + seq))
 				if known && !all[seq].answered && !all[seq].spoiled {
 					if all[seq].spoiled = true; all[seq].measured {
 						want.Spoiled++
@@ -170,7 +176,7 @@ func TestWindowAgreesWithList(t *testing.T) {
 						want.Reordered++
 					}
 				}
-				slot, got := w.reply(uint32(seq), at)
+				slot, got := w.reply(uint32(from+seq), at)
 				if check.Equal(t, got, kind, "%v"); kind == outcome.Answered || kind == outcome.Late {
 					check.Equal(t, slot.rtt, max(at-all[seq].at, 1), "a round trip of %d ticks")
 				}

@@ -88,24 +88,3 @@ func TestDelayVariation(t *testing.T) {
 	}
 	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
 }
-
-func TestAwayIsAttributed(t *testing.T) {
-	s := slowest{least: 50}
-	for _, l := range []stall{{0, 40}, {40, 100}, {100, 149}, {200, 300}, {300, 310}, {400, 500}} {
-		s.recordGap(l.from, l.to)
-	}
-	for _, c := range []struct{ intended, seen, away uint64 }{
-		{0, 40, 0}, {0, 100, 60}, {90, 250, 60}, {100, 200, 0}, {250, 600, 150}, {0, 600, 260}, {450, 460, 10}, {500, 600, 0},
-	} {
-		s.add(&Slow{Intended: c.intended, Sent: c.intended, Seen: c.seen})
-		if got := s.away(c.intended, c.seen); got != c.away {
-			t.Errorf("%d to %d: away %d, want %d", c.intended, c.seen, got, c.away)
-		}
-	}
-	for range 3 * len(s.stalls) { // an old stall is forgotten, and no other one is mistaken for it
-		s.recordGap(10_000, 10_100)
-	}
-	if got := s.away(0, 600); got != 0 {
-		t.Errorf("after many stalls: %d", got)
-	}
-}
