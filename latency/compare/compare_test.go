@@ -227,6 +227,8 @@ func TestBenchsOwnShift(t *testing.T) {
 	if row := find(Reports(b, a), "p50"); row.Verdict != Unknown || row.Lo > 0 || row.Hi < 0 {
 		t.Errorf("backwards: %+v", row)
 	}
+	same, too := machines(1, 10, true, m, 0)
+	check.Equal(t, find(Reports(same, too), "p50").Verdict, Noise, "no shift: %s")
 	a.Resolution = 0.02
 	p := Pair{A: a, B: b, clocks: 7}
 	p.see()
@@ -285,6 +287,11 @@ func TestApart(t *testing.T) {
 	b.Start = a.Start
 	if row := find(Reports(a, b), "p50"); row.Least <= 0 || row.Least > own/2 {
 		t.Errorf("steady runs of two benches: %+v", row)
+	}
+	a, b = machines(1, 8, false, m, 0.006)
+	b.Start = a.Start
+	if row := find(Reports(a, b), "p50"); row.Verdict != Slower || row.Shift > own {
+		t.Errorf("a shift that two series of one bench may have, of two benches: %+v", row)
 	}
 }
 

@@ -247,8 +247,7 @@ func TestRewritePageLeavesAnEqualFileAlone(t *testing.T) {
 	content := "one"
 	write := func() os.FileInfo {
 		must.OK(t, r.RewritePage(func(w io.Writer, _ *report.Report) error {
-			_,
-				err := io.WriteString(w, content)
+			_, err := io.WriteString(w, content)
 			return err
 		}))
 		return must.Get(os.Stat(filepath.Join(r.Dir, report.HTMLFile)))(t)
