@@ -2,19 +2,110 @@ package responder
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/internal/host/isolate"
+	"github.com/rebound-nic/rebound/internal/host/process"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
+
+// Cores that the loops get are free of this process's other threads. If every core polls, that is remarked, or refused
+// with cpu.priority.
+func TestPrepare(t *testing.T) {
+	var all, now unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(0, &all))
+	defer scheduled(t)()
+	online := must.Get(onlineCPUs())(t)
+	s := newSettings(online)
+	remarks, err := prepare(s, online, online)
+	if err != nil || len(remarks) != 1 || !slices.Equal(remarks[0].attrs, []any{"cores", isolate.FormatCPUs(online)}) {
+		t.Errorf("every core: %v, %v", remarks, err)
+	}
+	must.OK(t, unix.SchedGetaffinity(0, &now))
+	check.Equal(t, now, all, "moved to %v")
+	s.cpu.priority = 1
+	_, err = prepare(s, online, online)
+	check.Fails(t, "every core", err, nil, "cpu.priority: SCHED_FIFO on every core", "("+isolate.FormatCPUs(online)+")")
+	if len(online) < 2 {
+		t.Skip("needs two CPUs")
+	}
+	for _, core := range []int{online[0], online[1]} { // the second time the process has only this one
+		if remarks, err = prepare(s, []int{core}, online); err != nil || remarks != nil {
+			t.Errorf("core %d: %v, %v", core, remarks, err)
+		}
+		must.OK(t, process.EachThread(func(tid int) error {
+			if err := unix.SchedGetaffinity(tid, &now); err != nil {
+				return err
+			}
+			want := map[bool]int{true: all.Count() - 1, false: len(online) - 1}[core == online[0]]
+			if now.IsSet(core) || now.Count() != want {
+				t.Errorf("thread %d has %d CPUs, %d: %t", tid, now.Count(), core, now.IsSet(core))
+			}
+			return nil
+		}))
+		now.Zero()
+		now.Set(online[1])
+		must.OK(t, process.Bind(&now))
+	}
+	rest := must.Get(keepOff(online[1:2], online))(t)
+	check.Same(t, rest, slices.Delete(slices.Clone(online), 1, 2), "the rest is %v")
+	must.OK(t, unix.SchedGetaffinity(0, &now))
+	check.Equal(t, now.IsSet(online[1]), false, "still on the core: %t")
+}
+
+// occupy puts one thread on its core, without the signals that go to others, and says what it cannot.
+func TestOccupy(t *testing.T) {
+	online := must.Get(onlineCPUs())(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // it ends with the goroutine
+		check.OK(t, occupy(online[0], 0))
+		var mask unix.CPUSet
+		check.OK(t, unix.SchedGetaffinity(0, &mask))
+		if !mask.IsSet(online[0]) || mask.Count() != 1 {
+			t.Errorf("%d CPUs", mask.Count())
+		}
+		status, err := os.ReadFile("/proc/thread-self/status")
+		check.OK(t, err)
+		_, blocked, _ := strings.Cut(string(status), "SigBlk:\t")
+		var set uint64
+		fmt.Sscanf(blocked, "%x", &set)
+		for _, s := range []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL,
+			unix.SIGTRAP} {
+			check.Equal(t, set>>(s-1)&1, 0, s.String()+" blocked: %d")
+			set |= 1 << (s - 1)
+		}
+		check.Equal(t, set, ^uint64(0), "all others are blocked: %x")
+		check.Fails(t, "no such core", occupy(1023, 0), unix.EINVAL, "run on core 1023: sched_setaffinity")
+		check.Fails(t, "no such priority", occupy(online[0], 100), nil, "SCHED_FIFO 100 on core", "needs CAP_SYS_NICE")
+	}()
+	<-ended
+}
+
+// A device without an Ethernet address cannot answer for a MAC.
+func TestMACOf(t *testing.T) {
+	var c fastpath.Config
+	must.OK(t, mac(&c, nic.Info{MAC: "02:00:00:00:00:07"}))
+	check.Equal(t, c.MAC, [6]byte{2, 0, 0, 0, 0, 7}, "%x")
+	for _, text := range []string{"", "00:00:00:00:00:00", "02:00:00:00:00:00:00:07"} {
+		check.Fails(t, text, mac(&c, nic.Info{MAC: text, Device: "lo"}), nil, "lo has no Ethernet address")
+	}
+}
 
 // A responder that has one CPU, in a cpuset (a container with one whole CPU under Kubernetes' static CPU manager) or by
 // taskset, polls there. A cpuset refuses the other CPUs to the process's other threads, taskset does not.

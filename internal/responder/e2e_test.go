@@ -269,7 +269,8 @@ func problems(stderr string) (out []string) {
 	return out
 }
 
-// Ways to fail before it answers that need an interface or a user: the exit code, one message, no ready line, nothing attached.
+// Ways to fail before it answers that need an interface or a user: the exit code, one message, no ready line, nothing
+// attached.
 func TestExitCodes(t *testing.T) {
 	w := newWire(t)
 	good := set("nic.driver=afpacket", "nic.device="+port, "respond.addresses="+ours4+"/24")

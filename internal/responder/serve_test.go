@@ -37,7 +37,8 @@ func steps(log string) string {
 			kept.WriteString(line)
 		}
 	}
-	return regexp.MustCompile(`(took|device|folder|core|url|address)=("[^"]*"|\S+)`).ReplaceAllString(kept.String(), "$1=")
+	varies := regexp.MustCompile(`(took|device|folder|core|url|address)=("[^"]*"|\S+)`)
+	return varies.ReplaceAllString(kept.String(), "$1=")
 }
 
 // service is a responder in this process.
@@ -47,12 +48,21 @@ type service struct {
 	stop     func() error
 }
 
+// scheduled returns a function that gives this process the CPUs that it has now.
+func scheduled(t *testing.T) (restore func()) {
+	var all unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(0, &all))
+	n := runtime.GOMAXPROCS(0)
+	return func() {
+		check.OK(t, process.Bind(&all))
+		runtime.GOMAXPROCS(n)
+	}
+}
+
 // serve runs a responder with these settings, and returns it when it is ready or has failed with stop's error.
 func (w *wired) serve(t *testing.T, sets ...string) *service {
 	t.Helper()
-	var all unix.CPUSet
-	must.OK(t, unix.SchedGetaffinity(0, &all))
-	ps := runtime.GOMAXPROCS(0)
+	restore := scheduled(t)
 	online := must.Get(onlineCPUs())(t)
 	x := &service{}
 	log := slog.New(slog.NewTextHandler(&x.log, &slog.HandlerOptions{Level: slog.LevelDebug,
@@ -67,8 +77,7 @@ func (w *wired) serve(t *testing.T, sets ...string) *service {
 	x.stop = sync.OnceValue(func() error {
 		stop()
 		err := <-ended
-		check.OK(t, process.Bind(&all))
-		runtime.GOMAXPROCS(ps)
+		restore()
 		return err
 	})
 	t.Cleanup(func() { x.stop() })
