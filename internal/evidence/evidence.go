@@ -63,7 +63,7 @@ var errEnough = errors.New("the probe's last stage is done")
 func Run(ctx context.Context, o Options) (*File, error) {
 	f := &File{Version: Version, Program: process.Version("responder"), Began: time.Now(), Stage: o.Stage,
 		Device: o.Card.Device,
-		Driver: o.Card.Driver, Host: collect(o.Card.Device)}
+		Driver: o.Card.Driver, Host: collect("/", o.Card.Device)}
 	c := o.Card
 	var mu sync.Mutex // the watchdog and a register access may run concurrently
 	c.Observe = func(fn pci.Function) pci.Function {
@@ -120,7 +120,7 @@ func (f *File) run(ctx context.Context, c *cards.Config, o Options) (err error) 
 	}
 	defer func() { err = errors.Join(err, port.Close()) }()
 	info := port.Info()
-	f.Info, f.Driver, f.Host.MemoryTypes = &info, info.Driver, f.Host.memoryTypes()
+	f.Info, f.Driver, f.Host.MemoryTypes = &info, info.Driver, f.Host.memoryTypes("/")
 	if o.Stage == StageRead { // the kernel drives the device: there is no stage between read and up
 		return nil
 	}

@@ -23,23 +23,24 @@ var words = []string{"iommu", "intel_iommu", "amd_iommu", "pci", "vfio", "iomem"
 	"default_hugepagesz", "hugepagesz", "idle", "intel_idle", "processor.max_cstate", "nopat", "mitigations",
 	"lockdown"}
 
-func collect(device string) (h Host) {
+// collect describes the machine whose files are below root.
+func collect(root, device string) (h Host) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		h.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
 	h.Arch, h.CPUs, h.IOMMU, h.Function = runtime.GOARCH, runtime.NumCPU(), "unknown", map[string]string{}
 	text := func(path string) string {
-		b, _ := os.ReadFile(path)
+		b, _ := os.ReadFile(filepath.Join(root, path))
 		return strings.TrimSpace(string(b))
 	}
-	for line := range strings.Lines(text("/proc/cpuinfo")) {
+	for line := range strings.Lines(text("proc/cpuinfo")) {
 		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
 			h.CPU = strings.TrimSpace(value)
 			break
 		}
 	}
-	for _, w := range strings.Fields(text("/proc/cmdline")) {
+	for _, w := range strings.Fields(text("proc/cmdline")) {
 		for _, begin := range words {
 			if strings.HasPrefix(w, begin) {
 				h.CommandLine = append(h.CommandLine, w)
@@ -51,7 +52,7 @@ func collect(device string) (h Host) {
 	if err != nil {
 		return h
 	}
-	dir := filepath.Join("/sys/bus/pci/devices", addr)
+	dir := filepath.Join("sys/bus/pci/devices", addr)
 	for _, name := range []string{"resource", "reset_method", "numa_node", "iommu_group/type", "current_link_speed",
 		"current_link_width",
 		"power_state", "d3cold_allowed", "enable"} {
@@ -61,7 +62,7 @@ func collect(device string) (h Host) {
 	}
 	if t := h.Function["iommu_group/type"]; t != "" {
 		h.IOMMU = t
-	} else if _, err := os.Stat(filepath.Join(dir, "iommu_group")); errors.Is(err, fs.ErrNotExist) {
+	} else if _, err := os.Stat(filepath.Join(root, dir, "iommu_group")); errors.Is(err, fs.ErrNotExist) {
 		h.IOMMU = "none"
 	}
 	return h
@@ -79,8 +80,8 @@ func iommu(fn pci.Function, known string) string {
 }
 
 // memoryTypes is x86's table of memory types for the function's BARs, which only root reads.
-func (h *Host) memoryTypes() (lines []string) {
-	table, err := os.ReadFile("/sys/kernel/debug/x86/pat_memtype_list")
+func (h *Host) memoryTypes(root string) (lines []string) {
+	table, err := os.ReadFile(filepath.Join(root, "sys/kernel/debug/x86/pat_memtype_list"))
 	if err != nil {
 		return nil
 	}
