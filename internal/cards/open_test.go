@@ -3,17 +3,20 @@ package cards
 import (
 	"fmt"
 	"log/slog"
-	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/sim"
+	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
-	"github.com/rebound-nic/rebound/sim/vfioserver"
+	"github.com/rebound-nic/rebound/sim/simtest"
+	"github.com/rebound-nic/rebound/sim/toysim"
 	"github.com/rebound-nic/rebound/sim/virtiosim"
 )
 
@@ -32,26 +35,96 @@ func TestSocketDoesNotPush(t *testing.T) {
 	}
 }
 
-// Timestamps are those of the driver, of a PCI function, too.
-func TestTimestamper(t *testing.T) {
-	for _, c := range []struct {
-		model sim.Model
-		has   bool
-	}{
-		{ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2}}), true},
-		{virtiosim.New(virtiosim.Options{MAC: [6]byte{2}}), false},
-	} {
-		p := must.Get(sim.New(c.model, sim.Options{}))(t)
-		path := filepath.Join(t.TempDir(), "nic")
-		server := must.Get(vfioserver.Listen(path, p, slog.New(slog.DiscardHandler)))(t)
-		p.StartRemote()
-		t.Cleanup(func() { server.Close(); p.Close() })
-		config := Config{Options: nic.Options{Device: simulated + path}, Driver: "auto"}
-		d := must.Get(config.Open())(t)
-		_, ptp := Timestamper(d).(nic.PTPTimestamper)
-		check.Equal(t, ptp, c.has, d.Info().Driver+" has timestamps of PTP messages: %v")
+// An open device has what its driver has: timestamps, transactions of a model, and frames or messages, not both.
+func TestOpened(t *testing.T) {
+	device := func(m sim.Model) string {
+		_, _, name := simtest.Serve(t, m)
+		return name
+	}
+	frames, messages := device(ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2}})), device(efasim.New(efasim.Options{MAC: [6]byte{2}}))
+	config := func(device, driver string) *Config {
+		return &Config{Options: nic.Options{Device: device, Log: slog.New(slog.DiscardHandler)}, Driver: driver}
+	}
+	for name, ptp := range map[string]bool{frames: true, device(virtiosim.New(virtiosim.Options{MAC: [6]byte{2}})): false} {
+		d := must.Get(config(name, "auto").Open())(t)
+		_, has := Timestamper(d).(nic.PTPTimestamper)
+		check.Equal(t, has, ptp, d.Info().Driver+" has timestamps of PTP messages: %v")
+		check.Equal(t, Blocks(d), true, "an access waits for the model: %v")
+		if n, err := Transactions(d); err != nil || n["mmio write"] == 0 {
+			t.Errorf("transactions %v, %v", n, err)
+		}
 		must.Close(t, d)
 	}
+	m := must.Get(config(messages, "auto").OpenMessenger())(t)
+	check.Equal(t, m.Info().Driver, "efa", "driver %s")
+	must.Close(t, m)
+	check.Equal(t, Blocks(nil), false, "an access waits: %v")
+	if n, err := Transactions(nil); n != nil || err != nil || Timestamper(nil) != nil {
+		t.Errorf("transactions %v, %v, or timestamps, of no device", n, err)
+	}
+	pushed, observed := config(frames, "auto"), config(frames, "virtio")
+	pushed.Push = "llq"
+	observed.Observe = func(fn pci.Function) pci.Function { t.Log("observed"); return fn }
+	for want, open := range map[string]func() error{
+		"driver efa carries messages, not frames":   func() error { return check.Err(config(messages, "auto").Open()) },
+		"driver ixgbe carries frames, not messages": func() error { return check.Err(config(frames, "auto").OpenMessenger()) },
+		`push mode "llq": want one of auto, off`:    func() error { return check.Err(pushed.Open()) },
+		"is no virtio network device":               func() error { return check.Err(observed.OpenAnswerer()) },
+		"no driver for ":                            func() error { return check.Err(config(device(toysim.New([6]byte{2})), "auto").OpenAnswerer()) },
+		"xdp drives a network interface":            func() error { return check.Err(config(frames, "xdp").OpenAnswerer()) },
+		"ixgbe drives a PCI function":               func() error { return check.Err(config("lo", "ixgbe").OpenKernel()) },
+		"xdp answers by itself":                     func() error { return check.Err(config("lo", "xdp").OpenMessenger()) },
+	} {
+		check.Fails(t, want, open(), nil, want)
+	}
+	for _, name := range []string{frames, messages} { // closed after each failure: the model has one client
+		must.Close(t, must.Get(config(name, "auto").OpenAnswerer())(t))
+	}
+}
+
+// What auto selects for a responder, and why.
+func TestChoose(t *testing.T) {
+	var got []string
+	for _, c := range []struct {
+		device, driver, pin string
+		shared, core        bool
+	}{{device: "lo", driver: "afxdp"}, {device: "0000:03:00.0"}, {device: "lo", shared: true}, {device: "lo", pin: "x", core: true}, {device: "lo"},
+		{device: "nosuch0", core: true}, {device: "lo", core: true}} {
+		of := &Config{Options: nic.Options{Device: c.device, Log: slog.New(slog.DiscardHandler)}, Driver: "auto",
+			Pin: c.pin, Shared: c.shared}
+		if c.driver != "" {
+			of.Driver = c.driver
+		}
+		name, why := of.Choose(c.core)
+		why, _, _ = strings.Cut(why, " (its")
+		got = append(got, name+": "+why)
+	}
+	check.Equal(t, strings.Join(got, "\n"), `: 
+: 
+: 
+xdp: nic.pin is set
+xdp: no core is dedicated to it (cpu.cores, or an isolated one)
+: 
+xdp: a core is dedicated, but interface lo shares no memory with AF_XDP sockets`, "%s")
+	check.Equal(t, Modprobe("mlx4")+", "+Modprobe("efa"), "modprobe -a mlx4_ib ib_uverbs, modprobe -a efa ib_uverbs", "%s")
+	for device, is := range map[string]bool{"eth0": false, "0000:03:00.0": true, "vfio-user:x": true, "lo": false} {
+		check.Equal(t, IsPCIDevice(device), is, device+" is a PCI device: %v")
+	}
+}
+
+// Every function that a driver supports, or that is refused by name.
+func TestEveryID(t *testing.T) {
+	var text strings.Builder
+	for _, vendor := range []uint16{0x1af4, 0x1d0f, intel, mellanox, 0x1234} {
+		for device := range 1 << 16 {
+			id := pci.ID{Vendor: vendor, Device: uint16(device)}
+			name, err := DriverFor(id), NotSupported(id)
+			if name != "" || err != nil {
+				fmt.Fprintf(&text, "%04x:%04x %s %s %v\n", vendor, device, name, Model(id), err)
+			}
+		}
+	}
+	golden.Equal(t, "testdata/ids.txt", text.String())
 }
 
 // A driver that is not for the device is refused before anything is opened.
@@ -72,32 +145,6 @@ func TestFits(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.driver, c.device, got, c.want)
-		}
-	}
-}
-
-// A function of a known family that no driver supports is refused by name, with an alternative, and no function is both
-// supported and refused.
-func TestNotSupported(t *testing.T) {
-	for id, want := range map[pci.ID]string{
-		{Vendor: 0x8086, Device: 0x1563}: "X550-T2 (8086:1563) is not supported",
-		{Vendor: 0x8086, Device: 0x10ed}: "82599 virtual function",
-		{Vendor: 0x15b3, Device: 0x1023}: "ConnectX-8", {Vendor: 0x15b3, Device: 0x1004}: "ConnectX-3 virtual function",
-		{Vendor: 0x15b3, Device: 0x1011}: "has InfiniBand only",
-		{Vendor: 0x8086, Device: 0x151c}: "no driver for the PHY",
-	} {
-		check.Fails(t, want, NotSupported(id), nic.ErrNoDevice, want, "nic.driver auto, xdp or afxdp")
-	}
-	for _, device := range []uint16{0x10f9, 0x1514, 0x1517, 0x152a} {
-		check.Equal(t, DriverFor(pci.ID{Vendor: 0x8086, Device: device}), "ixgbe",
-			fmt.Sprintf("8086:%04x: driver ", device)+"%q")
-	}
-	check.Equal(t, DriverFor(pci.ID{Vendor: 0x1d0f, Device: 0x0051}), "ena", "1d0f:0051: driver %q")
-	for _, r := range refused {
-		for device := range r.devices {
-			if d := DriverFor(pci.ID{Vendor: r.vendor, Device: device}); d != "" {
-				t.Errorf("%04x:%04x is refused, and driver %s supports it", r.vendor, device, d)
-			}
 		}
 	}
 }

@@ -9,8 +9,9 @@ import (
 
 // BuildStamp returns the module's version, or "(devel)" or "unknown" if the linker recorded none, and the date of the
 // revision (2006-01-02), empty if unknown. Both are the same in every build of one revision.
-func BuildStamp() (version, day string) {
-	b, ok := debug.ReadBuildInfo()
+func BuildStamp() (version, day string) { return stamp(debug.ReadBuildInfo()) }
+
+func stamp(b *debug.BuildInfo, ok bool) (version, day string) {
 	if !ok || b.Main.Version == "" {
 		return "unknown", ""
 	}
@@ -26,6 +27,10 @@ func BuildStamp() (version, day string) {
 // the Go release with the platform.
 func Version(program string) string {
 	b, ok := debug.ReadBuildInfo()
+	return describe(program, b, ok)
+}
+
+func describe(program string, b *debug.BuildInfo, ok bool) string {
 	if !ok {
 		b = &debug.BuildInfo{Main: debug.Module{Version: "unknown"}}
 	}
