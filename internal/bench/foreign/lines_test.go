@@ -19,14 +19,15 @@ import (
 var (
 	digits = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 	unset  = regexp.MustCompile(` ?\w+:(0|false|<nil>)`)
+	varied = regexp.MustCompile(`[0-9.]+|[A-Za-z0-9+/=]{20,}`) // numbers and base64
 	lastNo = regexp.MustCompile(`[0-9.]+([^0-9.]*)$`)
 )
 
-// mostLines is how many of the first and of the last lines of a file are changed; those between are of the same kind.
+// mostLines is how many of the first and of the last lines of a file are changed; of those between, one of each kind.
 const mostLines = 8
 
 // TestEachLineOfFiles reads each tool's file, those that other tests make too, and again without one of its lines, with
-// a line twice, and with the last number of a line negative, zero and missing. The file has what is read, or the error,
+// a line twice, and with the last number of a line negative, zero, huge and missing. The file has what is read, or the error,
 // with a checksum of its numbers.
 func TestEachLineOfFiles(t *testing.T) {
 	needs.Long(t)
@@ -41,21 +42,29 @@ func TestEachLineOfFiles(t *testing.T) {
 			files = append(files, f)
 		}
 	}
+	for _, c := range outcomeCases() {
+		files = append(files, lineFile{name: c.name, text: c.text, o: c.o})
+	}
 	for _, g := range files {
 		text := []byte(g.text)
-		base := outcome(text, g.o)
+		if text[0] == '{' && bytes.Count(text, []byte("\n")) < 2 { // each member of JSON is a line
+			text = bytes.ReplaceAll(text, []byte(","), []byte(",\n"))
+		}
+		base, _ := outcome(text, g.o)
 		fmt.Fprintf(&b, "%s\n= %s\n", g.name, base)
 		lines := bytes.SplitAfter(text, []byte("\n"))
-		last, from, sum := "", 0, uint32(0)
+		last, from, sum, seen := "", 0, uint32(0), map[string]bool{}
 		flush := func(to int) {
 			if last != "" {
 				fmt.Fprintf(&b, "%d-%d%s [%04x]\n", from+1, to, last, sum&0xffff)
 			}
 		}
 		for i := range lines {
-			if i >= mostLines && i < len(lines)-mostLines {
+			kind := varied.ReplaceAllString(string(lines[i]), "#")
+			if seen[kind] && i >= mostLines && i < len(lines)-mostLines {
 				continue
 			}
+			seen[kind] = true
 			key, part := "", uint32(0)
 			for _, c := range []struct {
 				name string
@@ -63,12 +72,18 @@ func TestEachLineOfFiles(t *testing.T) {
 			}{{"without", nil}, {"twice", slices.Concat(lines[i], lines[i])},
 				{"negative", lastNo.ReplaceAll(lines[i], []byte("-1$1"))},
 				{"zero", lastNo.ReplaceAll(lines[i], []byte("0$1"))},
+				{"huge", lastNo.ReplaceAll(lines[i], []byte("9000000000000000000$1"))},
 				{"no number", lastNo.ReplaceAll(lines[i], []byte("x$1"))}} {
-				said := outcome(bytes.Join(slices.Concat(lines[:i], [][]byte{c.line}, lines[i+1:]), nil), g.o)
+				said, short := outcome(bytes.Join(slices.Concat(lines[:i], [][]byte{c.line}, lines[i+1:]), nil), g.o)
 				if said == base {
 					continue
 				}
-				key += "\n\t" + c.name + ": " + digits.ReplaceAllString(said, "#")
+				text := ": " + digits.ReplaceAllString(short, "#")
+				if before, ok := strings.CutSuffix(key, text); ok {
+					key = before + ", " + c.name + text
+				} else {
+					key += "\n\t" + c.name + text
+				}
 				part = crc32.Update(part, crc32.IEEETable, []byte(said))
 			}
 			if key != last {
@@ -82,20 +97,22 @@ func TestEachLineOfFiles(t *testing.T) {
 	compared.Equal(t, "testdata/lines.golden", b.String())
 }
 
-func outcome(text []byte, o Options) string {
+// outcome is everything that is read from a text, and the counts of it, or the error.
+func outcome(text []byte, o Options) (all, counts string) {
 	m, err := parse("f", text, o)
 	if err != nil {
-		return err.Error()
+		return err.Error(), err.Error()
 	}
 	r := m.report()
 	f := r.Foreign
-	counts := unset.ReplaceAllString(fmt.Sprintf("%+v", r.Counts), "")
-	all := crc32.NewIEEE()
-	fmt.Fprint(all, r.Start.UTC(), r.End.UTC(), r.Runs, r.Interval, r.Traffic, r.Label)
+	counts = unset.ReplaceAllString(fmt.Sprintf("%+v", r.Counts), "")
+	sum := crc32.NewIEEE()
+	fmt.Fprint(sum, r.Start.UTC(), r.End.UTC(), r.Runs, r.Interval, r.Traffic, r.Label)
 	for _, iv := range r.Main().Intervals {
-		fmt.Fprint(all, iv.Start, iv.End, iv.Min, iv.Max, slices.Collect(iv.Buckets))
+		fmt.Fprint(sum, iv.Start, iv.End, iv.Min, iv.Max, slices.Collect(iv.Buckets))
 	}
-	return fmt.Sprintf("%s %s %s, %d runs, %d values, %.6g %.6g %.6g %d %v, all %d; %s", r.Metric, r.Tool, counts,
-		len(r.Runs), r.Main().Total.Count, f.Min, f.Mean, f.Max, f.Beyond, f.Points, all.Sum32(),
+	all = fmt.Sprintf("%s %s %s, %d runs, %d values, %.6g %.6g %.6g %d %v, all %d; %s", r.Metric, r.Tool, counts,
+		len(r.Runs), r.Main().Total.Count, f.Min, f.Mean, f.Max, f.Beyond, f.Points, sum.Sum32(),
 		strings.Join(slices.Concat(f.Lines(), r.Warnings), "; "))
+	return all, counts
 }

@@ -22,21 +22,23 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// Replies, losses and everything else that pings of many systems print. None of these lines is dropped silently.
-func TestOutcomes(t *testing.T) {
+// outcomeCase is a text of a tool, and what is read from it.
+type outcomeCase struct {
+	name, text string
+	o          Options
+	values     int64
+	counts     report.Counts
+	warning    string // empty for no warning at all
+}
+
+// outcomeCases are replies, losses and everything else that pings of many systems, and other tools, print.
+func outcomeCases() []outcomeCase {
 	const head = "PING x (10.0.0.1) 56(84) bytes of data.\n"
 	const bsd = "PING x (10.0.0.1): 56 data bytes\n"
 	reply := func(seq int, more string) string {
 		return fmt.Sprintf("64 bytes from 10.0.0.1: icmp_seq=%d ttl=64 time=0.5 ms%s\n", seq, more)
 	}
-	var all strings.Builder
-	for _, c := range []struct {
-		name, text string
-		o          Options
-		values     int64
-		counts     report.Counts
-		warning    string // empty for no warning at all
-	}{
+	return []outcomeCase{
 		{"no reply", head + "3 packets transmitted, 0 received, 100% packet loss, time 2ms\n", Options{}, 0, report.Counts{Sent: 3, Lost: 3}, ""},
 		{"no reply, with errors",
 			head + "From 10.0.0.9 icmp_seq=1 Destination Host Unreachable\nFrom 10.0.0.9 icmp_seq=2 Destination Host Unreachable\n2 packets transmitted, 0 received, +2 errors, 100% packet loss\n",
@@ -137,8 +139,15 @@ func TestOutcomes(t *testing.T) {
 		{"twping with copies", "--- twping statistics ---\nseq_no=0          fwd_delay=0.1 ms bck_delay=0.2 ms delay=0.3 ms proc_delay=0.01 ms\t(err=0.5 ms)\n7 sent, 1 lost (50.000%), 2 send duplicates, 3 reflect duplicates\n", Options{}, 1, report.Counts{Sent: 1, Received: 1, Duplicates: 5}, "the file's own summary"},
 		{"cloudprober without a new probe", "cloudprober 1 1500590520 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\ncloudprober 2 1500590530 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\n", Options{Unit: "us"}, 1, report.Counts{Sent: 1, Received: 1}, "no probe since the line before"},
 		{"owping with clocks that differ", "seq_no=0          delay=0.3 ms\t(sync, err=0.5 ms)\nseq_no=1          delay=-0.1 ms\t(unsync)\n2 sent, 0 lost (0.000%), 0 duplicates\n", Options{}, 1, report.Counts{Sent: 2, Received: 2}, "line 2: a negative delay"},
-	} {
-		fmt.Fprintf(&all, "%s\n\t%s\n", c.name, outcome([]byte(c.text), c.o))
+	}
+}
+
+// No line of these texts is dropped silently.
+func TestOutcomes(t *testing.T) {
+	var all strings.Builder
+	for _, c := range outcomeCases() {
+		text, _ := outcome([]byte(c.text), c.o)
+		fmt.Fprintf(&all, "%s\n\t%s\n", c.name, text)
 		r, err := Read(write(t, "x", c.text), c.o)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
