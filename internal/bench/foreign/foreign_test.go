@@ -116,6 +116,11 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
+// probed is a line of cloudprober.
+func probed(when, latency string) string {
+	return "cloudprober " + when + " labels=ptype=udp,probe=p,dst=h total=4 success=4 latency=" + latency + "\n"
+}
+
 func TestMalformedFiles(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -175,6 +180,21 @@ func TestMalformedFiles(t *testing.T) {
 		{"a scalar of Prometheus", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`, Options{}, "a result of type scalar, want vector or matrix"},
 		{"JSON of too many values", `{"histogram-latency":[` + strings.Repeat("0,", maxValues+1) + `0]}`, Options{}, "more than 4194304 values"},
 		{"classic histograms", `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"le":"1"},"value":[1,"2"]}]}}`, Options{}, "no native histograms in series le=1"},
+		{"a cloudprober that goes back", probed("2 1500590530", "5") + probed("3 1500590520", "5"), Options{Unit: "us"}, ":2: malformed cloudprober output: earlier than the line before"},
+		{"a cloudprober of two kinds", probed("2 1500590520", "5") + probed("3 1500590530", "dist:sum:9|count:4|lb:-Inf,1|bc:0,4"), Options{Unit: "us"}, ":2: malformed cloudprober output: a latency of another kind"},
+		{"cloudprober's native buckets", probed("2 1500590520", "dist:sum:9|count:4|schema:3"), Options{Unit: "us"}, "native buckets are not read"},
+		{"cloudprober's buckets without counts", probed("2 1500590520", "dist:sum:9|count:4|lb:-Inf,1|bc:4"), Options{Unit: "us"}, "2 buckets with 1 counts"},
+		{"a sum of cloudprober in words", probed("2 1500590520", "dist:sum:x|count:4|lb:-Inf,1|bc:0,4"), Options{Unit: "us"}, `the sum of latencies is "x"`},
+		{"other buckets of cloudprober", probed("2 1500590520", "dist:sum:9|count:4|lb:-Inf,1|bc:0,4") + probed("3 1500590530", "dist:sum:9|count:4|lb:-Inf,2|bc:0,4"), Options{Unit: "us"}, ":2: malformed cloudprober output: other buckets than the line before"},
+		{"a log without the tag", string(content(t, "js.hlog")), Options{Series: "x", Unit: "ns"}, `no tag "x": it has `},
+		{"a log without intervals", "#[Histogram log format version 1.3]\n", Options{Unit: "ns"}, "no intervals"},
+		{"a percentile of oha in words", `{"summary":{},"latencyPercentiles":{"px":1}}`, Options{}, `latencyPercentiles: "px" is no percentile`},
+		{"cyclictest without cycles", `{"num_threads":1,"thread":{"0":{"histogram":{},"cycles":0,"min":0,"max":0,"avg":0}}}`, Options{}, "no cycles"},
+		{"k6 of another trend", k6Head + k6Text(1, "200", "true"), Options{Series: "x"}, `no metric "x"`},
+		{"a metric of k6 in words", `{"metrics":{"http_req_duration":[]}}`, Options{}, "metrics: http_req_duration: "},
+		{"Locust with a name twice", "Type,Name,Request Count,Failure Count,Average Response Time,Min Response Time,Max Response Time,50%,99%\nGET,/,1,0,5,1,9,5,10\nGET,/,1,0,5,1,9,5,10\nGET,/,1,0,5,1,9,5,10\n", Options{}, `"GET /" again`},
+		{"a watch without the target", string(watchLog(1)), Options{Series: "x"}, `no target "x": it has icmp:10.0.0.2`},
+		{"round trips of pScheduler that take days", `{"roundtrips":[{"seq":1,"rtt":"PT999H"}]}`, Options{}, "roundtrips[0]: "},
 		{"a line of vegeta that is cut off", string(content(t, "vegeta.ndjson")[:300]), Options{}, ":2: malformed vegeta results in JSON: "},
 		{"a row of vegeta that is cut off", "1795479891230848837,200,2313945,0,0,,,,0\n1795479891235519560,200\n", Options{}, ":2: malformed vegeta results in CSV: 2 columns"},
 		{"a log with several tags", string(content(t, "js.hlog")), Options{Unit: "ns"}, "which tag? Set -series to one of: read, write"},
@@ -227,7 +247,7 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	r := must.Get(Read(dir, Options{}))(t)
-	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 ||
+	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Runs[0].End >= 10e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 ||
 		!r.Foreign.Timed || r.Start.Unix() != 1795479873 {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}
@@ -236,6 +256,52 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		"its files differ: ping output in ms (printed on each line), irtt JSON in ns (fixed by irtt)")
 	check.Fails(t, "a folder with a page of text", check.Err(Read("testdata", Options{})), nil,
 		"testdata/README.md: format unknown")
+}
+
+// Open reads a report's folder, a file of a tool, and a folder of such files, and says why another one is none.
+func TestOpen(t *testing.T) {
+	ping, fping, log := string(content(t, "ping.txt")), string(content(t, "fping-C.txt")), string(watchLog(2))
+	for _, c := range []struct {
+		name  string
+		files map[string]string // a name that ends with a slash is a folder
+		o     Options
+		says  string // of the error, or else of the warnings
+		runs  int    // 0 for an error
+	}{
+		{"files, and hidden ones", map[string]string{"a": ping, "b": ping, ".x": "?"}, Options{}, "", 2},
+		{"one file", map[string]string{"a": ping}, Options{}, "", 1},
+		{"nothing", nil, Options{}, "report.json", 0},
+		{"hidden files only", map[string]string{".x": "?"}, Options{}, "has no files", 0},
+		{"a folder", map[string]string{"a": ping, "b/": ""}, Options{}, "and no folders", 0},
+		{"tools that differ", map[string]string{"a": ping, "b": fping}, Options{}, "its files differ: ping output in ms", 0},
+		{"percentiles", map[string]string{"a": string(content(t, "fortio.json"))}, Options{}, "percentiles of several runs cannot be combined", 0},
+		{"a report's page", map[string]string{report.HTMLFile: ping}, Options{}, "report.json", 0},
+		{"a word", map[string]string{"a": "x y z"}, Options{}, "format unknown", 0},
+		{"no unit", map[string]string{"a": "1\n2\n"}, Options{}, "set -unit", 0},
+		{"an hour without the target", map[string]string{"a.hlog": log, "b.hlog": strings.ReplaceAll(log, "10.0.0.2", "10.0.0.3")},
+			Options{Series: "icmp:10.0.0.2"}, "left out: ", 1},
+		{"no hour with the target", map[string]string{"a.hlog": log}, Options{Series: "x"}, `no target "x"`, 0},
+	} {
+		dir := t.TempDir()
+		for name, text := range c.files {
+			if path := filepath.Join(dir, name); strings.HasSuffix(name, "/") {
+				must.OK(t, os.Mkdir(path, 0o755))
+			} else {
+				must.OK(t, os.WriteFile(path, []byte(text), 0o644))
+			}
+		}
+		r, err := Open(dir, &c.o)
+		if c.runs == 0 {
+			check.Fails(t, c.name, err, nil, c.says)
+			continue
+		}
+		if err != nil || len(r.Runs) != c.runs || !strings.Contains(strings.Join(r.Warnings, "; "), c.says) ||
+			(r.Foreign.Single != "") != (c.runs == 1) {
+			t.Errorf("%s: %v, %+v", c.name, err, r)
+		}
+	}
+	check.Fails(t, "a device", check.Err(Open("/dev", &Options{})), nil, "/dev")
+	check.Fails(t, "no file", check.Err(Open("/no/file", &Options{})), os.ErrNotExist)
 }
 
 // Lost, duplicate and failed probes are counted, and are not latencies.

@@ -138,8 +138,28 @@ func outcomeCases() []outcomeCase {
 		{"twping", "--- twping statistics ---\nseq_no=0          fwd_delay=0.1 ms bck_delay=0.2 ms delay=0.3 ms proc_delay=0.01 ms\t(err=0.5 ms)\nseq_no=1          *LOST*\n2 sent, 1 lost (50.000%), 0 send duplicates, 0 reflect duplicates\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Lost: 1}, ""},
 		{"twping with copies", "--- twping statistics ---\nseq_no=0          fwd_delay=0.1 ms bck_delay=0.2 ms delay=0.3 ms proc_delay=0.01 ms\t(err=0.5 ms)\n7 sent, 1 lost (50.000%), 2 send duplicates, 3 reflect duplicates\n", Options{}, 1, report.Counts{Sent: 1, Received: 1, Duplicates: 5}, "the file's own summary"},
 		{"cloudprober without a new probe", "cloudprober 1 1500590520 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\ncloudprober 2 1500590530 labels=ptype=ping,probe=p,dst=h total=1 success=1 latency=5\n", Options{Unit: "us"}, 1, report.Counts{Sent: 1, Received: 1}, "no probe since the line before"},
+		{"fping -Q", "[08:00:01]\nh : xmt/rcv/%loss = 2/1/50%, min/avg/max = 0.02/0.02/0.02\ng : xmt/rcv/%loss = 2/2/0%, min/avg/max = 0.02/0.02/0.02\nfping: note\n\nh : xmt/rcv/%loss = 3/2/33%, min/avg/max = 0.02/0.03/0.04\n", Options{Series: "h"}, 2, report.Counts{Sent: 3, Received: 2, Lost: 1}, "line 4: fping: note"},
+		{"fping -C with its lines, and a copy", "h : [0], 64 bytes, 0.029 ms (0.029 avg, 0% loss)\nh : duplicate for [0], 64 bytes, 0.05 ms\nh : [1], timed out (0.029 avg, 50% loss)\n\nh : 0.029 0.03 -\n", Options{}, 1, report.Counts{Sent: 3, Received: 1, Lost: 2, Duplicates: 1}, "has 2 replies, its lines have 1"},
+		{"a truncated reply, and one below the clock's step", head + "8 bytes from 10.0.0.1: icmp_seq=1 ttl=64 (truncated)\n64 bytes from 10.0.0.1: icmp_seq=2 ttl=64 time<1 ms\n2 packets transmitted, 2 received, 0% packet loss\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, Corrupt: 1, CorruptOnly: 1}, "times below the clock's step are counted as 1 ms"},
+		{"Windows without a network", "Pinging 10.0.0.1 with 32 bytes of data:\nReply from 10.0.0.1: bytes=32 time=3ms TTL=64\nGeneral failure.\nPackets: Sent = 2, Received = 1, Lost = 1 (50% loss),\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, SendFailed: 1}, "line 3: a probe was not sent: General failure."},
+		{"wrk for hours, with errors", "Running 1h test @ http://10.0.0.1\n  Latency Distribution\n     50%    1.50m\n     90%    2.00h\n  10 requests in 1.00h, 1MB read\n  Socket errors: connect 0, read 3, write 0, timeout 0\n", Options{}, 10, report.Counts{}, "Socket errors: connect 0, read 3"},
+		{"Prometheus at one moment", `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"histogram":[5,{"count":"3","sum":"1","buckets":[[0,"1e-6","2e-6","3"]]}]}]}}`, Options{}, 3, report.Counts{}, ""},
+		{"ghz with errors", `{"count":9,"average":6e6,"fastest":5e6,"slowest":7e6,"rps":9,"errorDistribution":{"gone":2},"latencyDistribution":[{"percentage":50,"latency":6000000}]}`, Options{}, 9, report.Counts{}, "2 calls failed: gone"},
+		{"pScheduler in another unit", `{"histogram-latency":{"5":3}}`, Options{Unit: "us"}, 3, report.Counts{}, ""},
+		{"cyclictest in another unit", `{"num_threads":1,"thread":{"0":{"histogram":{"7":2},"cycles":3,"min":7,"max":90,"avg":9}}}`, Options{Unit: "ns"}, 3, report.Counts{}, ""},
+		{"k6 points of a part of a request, in CSV", "metric_name,timestamp,metric_value,check,error,error_code,group,method,status,extra_tags\nhttp_req_waiting,1595325560000000000,2.5,,,,,GET,200,\nhttp_req_duration,1595325560,3.5,,,,,GET,200,\n", Options{Series: "http_req_waiting", Unit: "ms"}, 1, report.Counts{Sent: 1, Received: 1}, ""},
+		{"JMeter without a code", "timeStamp,elapsed,label,responseCode,success\n1795479891230,5,a,,false\n1795479891240,6,a,200,true\n", Options{}, 2, report.Counts{Sent: 2, Received: 2}, "1 of 2 requests failed"},
+		{"more kinds of notes than are kept", head + reply(1, "") + manyNotes() + "1 packets transmitted, 1 received, 0% packet loss\n", Options{}, 1, report.Counts{Sent: 1, Received: 1}, "other lines that are no latencies"},
 		{"owping with clocks that differ", "seq_no=0          delay=0.3 ms\t(sync, err=0.5 ms)\nseq_no=1          delay=-0.1 ms\t(unsync)\n2 sent, 0 lost (0.000%), 0 duplicates\n", Options{}, 1, report.Counts{Sent: 2, Received: 2}, "line 2: a negative delay"},
 	}
+}
+
+// manyNotes are ICMP errors of 30 kinds.
+func manyNotes() (text string) {
+	for i := range 30 {
+		text += fmt.Sprintf("From 10.0.0.9 icmp_seq=1 Error %c\n", 'A'+i)
+	}
+	return text
 }
 
 // No line of these texts is dropped silently.
