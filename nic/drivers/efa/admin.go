@@ -266,7 +266,7 @@ func (h *hostInfo) setKernel() {
 func address(name string) (bdf uint16) {
 	var domain, bus, device, function uint16
 	if n, _ := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function); n == 4 {
-		bdf = bus<<8 | device&31<<3 | function&7
+		bdf = bus<<8 | device<<3 | function
 	}
 	return bdf
 }

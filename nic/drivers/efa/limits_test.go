@@ -5,7 +5,14 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/check"
 )
+
+func TestAddress(t *testing.T) {
+	for name, want := range map[string]uint16{"0000:3b:1f.7": 0x3BFF, "ffff:80:00.0": 0x8000, "model": 0, "0000:3b:1f": 0} {
+		check.Equal(t, address(name), want, name+" is at %#x")
+	}
+}
 
 // Sizes are derived from the device's limits; an unsupported device is rejected with its limits in the error.
 func TestLimits(t *testing.T) {

@@ -310,7 +310,7 @@ func (d *Device) learn() error {
 		reservedEQs: log(0x1E, 15), maxEQs: log(0x1F, 15),
 		reservedMTTs: 1 << (m.u8(0x20) >> 4),
 		ports:        uint32(m.u8(0x37) & 15),
-		reservedUARs: uint32(m.u8(0x48) >> 4), uars: uint32(uint64(1) << (m.u8(0x49)&15 + 20) / uarPage),
+		reservedUARs: uint32(m.u8(0x48) >> 4), uars: uint32(uint64(minBAR2) << (m.u8(0x49) & 15) / uarPage),
 		maxWQE:      uint32(m.u16(0x52)),
 		reservedPDs: uint32(m.u8(0x64) >> 4),
 		maxICM:      m.u64(0xA0),
@@ -347,16 +347,15 @@ func (d *Device) learn() error {
 	return nil
 }
 
+// The smallest BAR 2 has doorbells for all queues.
+var _ [minBAR2/uarPage - firstUAR - maxQueues - specialUARs]struct{}
+
 // mapDoorbells maps BAR 2: doorbell pages uncached, the BlueFlame pages after them write-combining.
 func (d *Device) mapDoorbells() (err error) {
 	c := &d.caps
-	last := firstUAR + uint32(d.card.Options.Queues)
-	if d.subnet != nil {
-		last += specialUARs
-	}
-	if last > c.uars || d.eqUAR() >= c.uars {
+	if d.eqUAR() >= c.uars {
 		return d.card.Errorf("%w: the device has %d pages of doorbells (UAR), expected %d or more (firmware's log2_uar_bar_megabytes)", nic.ErrHardware,
-			c.uars, max(last, d.eqUAR()+1))
+			c.uars, d.eqUAR()+1)
 	}
 	uars := uint64(c.uars) * uarPage
 	if d.uars != nil { // a restart

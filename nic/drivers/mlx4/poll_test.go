@@ -341,13 +341,13 @@ func TestBadCompletions(t *testing.T) {
 		last uint64
 		want string
 	}{
-		"error":  {done(0x1E, 7, 0, 9) | syndrome, "syndrome 0x01 local length error, vendor syndrome 0x68, WQE 7"},
-		"opcode": {done(0x05, 0, 0, 9), "opcode 0x05, of a send false"},
+		"error":  {done(0x1E, 7, 0, 9) | syndrome, "syndrome 0x01 local length error, vendor syndrome 0x68, WQE 7, QP 0x000305"},
+		"opcode": {done(0x05, 0, 0, 9), "opcode 0x05, of a send false, WQE 0, QP 0x000305"},
 		"send":   {done(0x4A, 0, 0, 9), "opcode 0x0a, of a send true"},
 	} {
 		for _, taken := range takes {
 			b := newBenchQueue(t, rig.Echo(64), true)
-			b.completion(b.rxCQ, 0).last = c.last
+			*b.completion(b.rxCQ, 0) = cqe{last: c.last, qpn: swap(0xAB<<24 | benchQPN)}
 			check.Equal(t, taken(b), false, name+": taken: %t")
 			check.Equal(t, b.fault.Load(), faultReceive, name+": fault %d")
 			check.Contains(t, b.faultText(), c.want)
@@ -590,7 +590,7 @@ func TestSendAfterManyReplies(t *testing.T) {
 	}
 }
 
-// Send copies a frame into one of its buffers, of which each is used, and rings the doorbell if there is no BlueFlame.
+// Send copies a frame into one of its buffers, of which each is used if the WQE points there, and rings the doorbell if there is no BlueFlame.
 func TestSend(t *testing.T) {
 	for _, push := range []bool{true, false} {
 		for size, blocks := range map[int]uint32{98: 2, 300: 1} {

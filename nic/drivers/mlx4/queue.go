@@ -391,8 +391,7 @@ func (q *Queue) send(frame []byte) error {
 		if !q.post(at, l) {
 			return nic.ErrFull
 		}
-		q.out.Use(q.txDone)
-		q.pushed.Add(1)
+		q.pushed.Add(1) // the frame is in the send queue: its buffer is free
 	} else {
 		if !q.point(iova, l) {
 			return nic.ErrFull

@@ -40,7 +40,8 @@ const (
 	uarPage  = 4096
 	uarSend  = 0x14  // send doorbell: QP number 31:8
 	uarEQ    = 0x800 // consumer index of EQ 4n + i, on UAR page n, at 0x800 + 8i: arm 31, index 23:0
-	firstUAR = 128   // pages below are left to others: to event queues, and by Linux to virtual functions
+	minBAR2  = 1 << 20
+	firstUAR = 128 // pages below are left to others: to event queues, and by Linux to virtual functions
 )
 
 // Command interface revisions that this driver supports. Revisions before 3 start a port with different fields.

@@ -146,7 +146,7 @@ func (s *script) WriteBAR(off uint64, p []byte) error {
 
 // takesMailbox lists the commands whose input parameter is an address.
 var takesMailbox = []opcode{opInitHCA, opSetPort, opSW2HWMPT, opSW2HWEQ, opSW2HWCQ, opRST2INIT, opINIT2RTR, opRTR2RTS,
-	opSetVLANFltr, opFlowAttach, opMapICM, opMapICMAux, opMapFA}
+	opSetVLANFltr, opFlowAttach, opMapICM, opMapICMAux, opMapFA, opMADIFC}
 
 func (s *script) execute() {
 	w := s.hcr[6]

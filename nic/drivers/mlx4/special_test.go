@@ -7,7 +7,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/ib"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -49,4 +51,32 @@ func TestSendAfterAnInterruptedSend(t *testing.T) {
 		execute()
 		second("with both done", true, false)
 	})
+}
+
+// Firmware gets a request of the subnet manager with where it came from. What is no request does not go there.
+func TestRequestToFirmware(t *testing.T) {
+	s := newScript(t)
+	d := must.Get(s.open(nic.Options{}, Options{Port: 2}))(t)
+	defer d.Close()
+	var got []sent
+	status := Status(0)
+	s.answer = func(c sent) (Status, mailbox, uint64) {
+		if c.op != opMADIFC {
+			return card(c)
+		}
+		got = append(got, c)
+		return status, make(mailbox, ib.MADSize), 0
+	}
+	n, from := &subnet{d: d}, cqe{remote: swap(0xA5<<24 | 3), source: swap(5<<28 | 0x1234)}
+	request := ib.Query(ib.AttrPortInfo, 2, 7)
+	must.OK(t, n.ask0(request, &from)) // what firmware says here is no answer
+	status = 3
+	check.Fails(t, "refused", n.ask0(request, &from), nil, "MAD_IFC")
+	must.OK(t, n.ask0(make([]byte, ib.MADSize), &from))
+	must.Equal(t, len(got), 2, "%d commands")
+	check.Same(t, got[0].in[:ib.MADSize], request, "datagram % x")
+	check.Same(t, got[0].in[ib.MADSize:][:16], mailbox{11: 3, 12: 5 << 4, 13: 0xA5, 15: 0}, "source % x")
+	check.Equal(t, got[0].modifier, 0x1234<<16|2, "LID and port %#x")
+	check.Equal(t, got[0].opMod, madFromWire, "opcode modifier %d")
+	check.Equal(t, n.asked.Load(), 2, "%d requests")
 }

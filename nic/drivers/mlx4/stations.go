@@ -408,7 +408,6 @@ func (q *DatagramQueue) sendTo(frame []byte, to *destination, peer ib.Address) e
 		if !q.post(at, uint32(l)) {
 			return nic.ErrFull
 		}
-		q.out.Use(q.txDone)
 		q.pushed.Add(1)
 	} else {
 		if !q.point(iova+slotPayload, uint32(l)) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -107,6 +108,8 @@ func TestPushProof(t *testing.T) {
 				}
 				check.Equal(t, [2]int{p.proof.pushed, p.proof.used}, [2]int{c.pushed, c.used}, "pushed and used: %d")
 				check.Equal(t, p.bf != nil, c.why == "", "uses BlueFlame: %t")
+				rest := slices.Concat(p.flame[wqebb:256], p.flame[256+wqebb:])
+				check.Same(t, rest, make([]byte, len(rest)), "beside a block, the register has % x")
 				check.Contains(t, log.String(), c.why)
 			})
 		})

@@ -377,8 +377,7 @@ func (q *Queue) send(frame []byte) error {
 		if !q.post(at, (m+room+15)>>4, m) {
 			return nic.ErrFull
 		}
-		q.out.Use(q.txDone)
-		q.pushed.Add(1)
+		q.pushed.Add(1) // the frame is in the send queue: its buffer is free
 	} else {
 		if !q.point(at, iova, m) {
 			return nic.ErrFull

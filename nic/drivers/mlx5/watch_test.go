@@ -87,6 +87,11 @@ func TestWatch(t *testing.T) {
 			}
 			s = must.Get(w.d.check(true))(t)
 		}
+		e := &w.d.events
+		for kind, n := range map[string]uint64{"CQ error": e.cqErrors.Load(), "unknown": e.unknown.Load(),
+			"link up": e.portChanges.Load()} {
+			check.Equal(t, n == 1, kind == name, name+": counted as "+kind+": %t")
+		}
 		_, got, logged := strings.Cut(w.log.String(), "msg=")
 		got = "0 " + got
 		if s == nil && !logged {
