@@ -135,19 +135,6 @@ func TestEvents(t *testing.T) {
 	if n := d.events.portChanges.Load(); n < 3*eqEntries {
 		t.Errorf("%d port changes", n)
 	}
-	for kind, want := range map[uint8]string{
-		eventCQError: "cq_error", eventWQCatas: "queue_error", eventWQInvalid: "queue_error",
-		eventWQAccess: "queue_error", eventLocalCatas: "internal_error",
-		eventECC: "", eventFatalWarn: "", 0x77: "",
-	} {
-		d.wanted.Store(nil)
-		post(kind, 0, 0, 0, 0, 0x81)
-		if w := d.wanted.Load(); (w != nil) != (want != "") || w != nil && w.Reason != want {
-			t.Errorf("event %#02x asks for %+v, want %q", kind, w, want)
-		}
-	}
-	check.Equal(t, d.events.unknown.Load(), 1, "%d unknown events")
-	d.wanted.Store(nil)
 }
 
 // Firmware that died reports it in a buffer, and is restarted without any further command.
