@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -41,6 +42,10 @@ func TestMapped(t *testing.T) {
 	if w.Size() != 4096 || !w.WriteCombining() {
 		t.Errorf("size %#x, write-combining %v", w.Size(), w.WriteCombining())
 	}
+	var seen []string
+	w.Observe(func(write bool, off uint64, width int, v uint64) {
+		seen = append(seen, fmt.Sprintf("%t %#x %d %#x", write, off, width, v))
+	})
 	w.Write32(0x10, 0x11223344)
 	w.Write64(0x18, 0x5566778899aabbcc)
 	if mem[0x10] != 0x44 || w.Read32(0x10) != 0x11223344 || w.Read32(0x18) != 0x99aabbcc ||
@@ -53,6 +58,9 @@ func TestMapped(t *testing.T) {
 		w.Read8(0x33) != 0x82 {
 		t.Errorf("narrow registers read back %#x and %#x: % x", w.Read8(0x30), w.Read16(0x32), mem[0x30:0x34])
 	}
+	check.Equal(t, strings.Join(seen, ", "), "true 0x10 4 0x11223344, true 0x18 8 0x5566778899aabbcc, "+
+		"false 0x10 4 0x11223344, false 0x18 4 0x99aabbcc, false 0x1c 4 0x55667788, "+
+		"true 0x30 1 0x81, true 0x32 2 0x8283, false 0x30 1 0x81, false 0x32 2 0x8283, false 0x33 1 0x82", "seen: %s")
 	if p, err := w.Pointer(0x20, 64); err != nil || p != unsafe.Pointer(&mem[0x20]) {
 		t.Errorf("Pointer = %v, %v", p, err)
 	}

@@ -2,11 +2,14 @@ package vfiouser
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -259,6 +262,127 @@ func TestWriteMulti(t *testing.T) {
 	if a, b := bar.Read32(0x20), bar.Read32(0x30); a != 0x1000 || b != 0x2000 {
 		t.Errorf("registers hold %#x, %#x", a, b)
 	}
+}
+
+// A client refuses what a server may not say, and closes each file that comes with a reply.
+func TestReplies(t *testing.T) {
+	type change = func(m proto.Message, body []byte) []byte
+	on := func(cmd proto.Command, f func(body []byte) []byte) change {
+		return func(m proto.Message, body []byte) []byte {
+			if m.Cmd == cmd {
+				return f(body)
+			}
+			return body
+		}
+	}
+	put := func(at int, v uint32) func([]byte) []byte {
+		return func(b []byte) []byte { le.PutUint32(b[at:], v); return b }
+	}
+	shadow := func(f func([]byte) []byte) change {
+		return func(m proto.Message, body []byte) []byte {
+			if m.Cmd == proto.CmdGetRegionInfo && le.Uint32(m.Body[8:]) == proto.RegionShadow && len(body) > 32 {
+				return f(body)
+			}
+			return body
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		reply change
+		seals int // of the memory behind the doorbells
+		size  int64
+		want  string // in the error
+	}{
+		{name: "as it should be", seals: unix.F_SEAL_SHRINK},
+		{name: "another version", reply: on(proto.CmdVersion, put(0, 1)), want: "version"},
+		{name: "no PCI function", reply: on(proto.CmdGetInfo, put(4, 1)), want: "not a PCI function"},
+		{name: "no configuration space", reply: on(proto.CmdGetInfo, put(8, 7)), want: "not a PCI function"},
+		{name: "a short answer", reply: on(proto.CmdRegionRead, func(b []byte) []byte { return b[:len(b)-1] }), want: "REGION_READ of 4 bytes returned 3"},
+		{name: "a long answer", reply: on(proto.CmdRegionRead, func(b []byte) []byte { return append(b, 0) }), want: "REGION_READ of 4 bytes returned 5"},
+		{name: "another region", reply: on(proto.CmdGetRegionInfo, put(8, 5)), want: "region 0"},
+		{name: "an empty BAR", reply: on(proto.CmdGetRegionInfo, put(16, 0)), want: "BAR 0 has 0x0 bytes"},
+		{name: "a large BAR", reply: on(proto.CmdGetRegionInfo, put(20, 0x101)), want: "BAR 0 has 0x10100001000 bytes"},
+		{name: "memory that may shrink", want: "memory behind BAR 0"},
+		{name: "memory that is shorter", seals: unix.F_SEAL_SHRINK, size: 4095, want: "memory behind BAR 0"},
+		{name: "memory for less than the BAR", seals: unix.F_SEAL_SHRINK, reply: shadow(put(16, 4095)), want: "memory behind BAR 0"},
+		{name: "a loop of capabilities", seals: unix.F_SEAL_SHRINK, reply: shadow(put(36, 32)), want: "capability chain"},
+		{name: "a capability outside", seals: unix.F_SEAL_SHRINK, reply: shadow(put(36, 4096)), want: "capability chain"},
+		{name: "a capability in the header", seals: unix.F_SEAL_SHRINK, reply: shadow(put(36, 31)), want: "capability chain"},
+		{name: "more doorbells than there are", seals: unix.F_SEAL_SHRINK, reply: shadow(put(56, 2)), want: "capability chain"},
+		{name: "room that never suffices", want: "asks for more room each time", reply: func(m proto.Message, b []byte) []byte {
+			if m.Cmd == proto.CmdGetRegionInfo {
+				le.PutUint32(b, le.Uint32(m.Body)+8)
+			}
+			return b
+		}},
+	} {
+		before := openFDs(t)
+		near, far := pipe(t)
+		var server *proto.Conn
+		server = must.Get(proto.NewConn(far, func(m proto.Message) error {
+			m.CloseFDs()
+			mem := must.Get(unix.MemfdCreate("doorbells", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
+			defer unix.Close(mem)
+			must.OK(t, unix.Ftruncate(mem, cmp.Or(c.size, 4096)))
+			must.Get(unix.FcntlInt(uintptr(mem), unix.F_ADD_SEALS, c.seals))(t)
+			body := toyReply(m)
+			if c.reply != nil {
+				body = c.reply(m, body)
+			}
+			return server.Reply(m, body, nil, mem)
+		}))(t)
+		ended := make(chan struct{})
+		go func() { server.Run(); close(ended) }()
+		f := &Function{path: "x", ran: make(chan struct{})}
+		f.conn = must.Get(proto.NewConn(near, f.request))(t)
+		f.run()
+		err := f.start()
+		var bar *mmio.Window
+		if err == nil {
+			bar, err = f.BAR(0)
+		}
+		if c.want != "" {
+			check.Fails(t, c.name, err, nil, c.want)
+		} else if must.OK(t, err); err == nil {
+			for _, r := range [][3]uint64{{0, 4, 0}, {64, 4, 1}, {124, 4, 1}, {128, 4, 0}, {120, 8, 1}, {60, 4, 0}, {0, 64, 0}, {64, 64, 1}} {
+				_, err := bar.Pointer(r[0], r[1])
+				check.Equal(t, err == nil, r[2] == 1, fmt.Sprintf("memory behind %d bytes at %d: %%t", r[1], r[0]))
+			}
+			must.OK(t, f.SetBusMaster(true))
+			iova := must.Get(f.Map(pages(t, 4096)))(t)
+			check.OK(t, f.Unmap(iova, 4096))
+			check.OK(t, f.Reset())
+		}
+		f.Close()
+		far.Close()
+		<-ended
+		await.Until(t, c.name+": all files are closed", func() bool { return openFDs(t) <= before })
+	}
+}
+
+// toyReply answers as a server whose BAR 0 has 4096 bytes, with doorbells in bytes 64 to 127.
+func toyReply(m proto.Message) []byte {
+	switch m.Cmd {
+	case proto.CmdVersion:
+		return proto.VersionBody()
+	case proto.CmdGetInfo:
+		return proto.Encode(proto.InfoBody{Argsz: 16, Flags: 3, Regions: proto.NumRegions, IRQs: proto.NumIRQs})
+	case proto.CmdDMAUnmap:
+		return m.Body
+	case proto.CmdRegionRead:
+		return append(slices.Clone(m.Body[:16]), make([]byte, le.Uint32(m.Body[12:]))...)
+	case proto.CmdGetRegionInfo:
+		index := le.Uint32(m.Body[8:])
+		if index != proto.RegionShadow {
+			return proto.Encode(proto.RegionInfoBody{Argsz: 32, Flags: 3, Index: index, Size: 4096})
+		}
+		return proto.Encode(proto.RegionInfoBody{Argsz: 80, Flags: 15, Index: index, CapOffset: 32, Size: 4096},
+			proto.TypeCap{CapHeader: proto.CapHeader{ID: proto.CapType, Version: 1, Next: 48}, Type: proto.ShadowType,
+				Subtype: proto.ShadowSubtype},
+			proto.SparseCap{CapHeader: proto.CapHeader{ID: proto.CapSparseMmap, Version: 1}, Areas: 1},
+			proto.SparseArea{Offset: 64, Size: 64})
+	}
+	return nil
 }
 
 func TestGoroutinesEnd(t *testing.T) {
