@@ -2,44 +2,13 @@ package responder
 
 import (
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
-	"github.com/rebound-nic/rebound/proof/must"
 )
-
-// The responder notifies the service manager that it is ready, that it is alive, and that it exits.
-func TestServiceManager(t *testing.T) {
-	w := newWire(t)
-	for _, driver := range []string{"afpacket", "xdp"} {
-		t.Run(driver, func(t *testing.T) {
-			name := filepath.Join(t.TempDir(), "notify")
-			c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"}))(t)
-			defer c.Close()
-			heard := func() string {
-				t.Helper()
-				c.SetReadDeadline(time.Now().Add(time.Minute))
-				buf := make([]byte, 1000)
-				return string(buf[:must.Get(c.Read(buf))(t)])
-			}
-			p := w.start(t, []string{"NOTIFY_SOCKET=" + name, "WATCHDOG_USEC=400000"}, "nic.driver="+driver,
-				"nic.generic_xdp=true")
-			must.Equal(t, heard(), "READY=1\nSTATUS="+strings.TrimSpace(p.Ready), "%q")
-			must.Equal(t, heard(), "WATCHDOG=1", "%q")
-			must.Equal(t, heard(), "WATCHDOG=1", "%q")
-			must.OK(t, p.Process.Signal(syscall.SIGTERM))
-			for heard() != "STOPPING=1" {
-			}
-			p.end(t, exitDone)
-		})
-	}
-}
 
 // polled is an engine with two loops that do not run, and a function that makes a pass of some.
 func polled() (e *engine, pass func(loops ...int)) {

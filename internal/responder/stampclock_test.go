@@ -36,9 +36,3 @@ func TestSlewedClock(t *testing.T) {
 		}
 	}
 }
-
-func TestDSCPsDefaultToNone(t *testing.T) {
-	if d := newSettings(nil).respond.stamp.dscp; len(d) != 0 {
-		t.Errorf("the default allows %v", d)
-	}
-}
