@@ -122,11 +122,13 @@ func TestDivideByDirection(t *testing.T) {
 	}
 	few, other := dm(0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 4), dm(0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 4)
 	few.Answered, other.Type = 1, probe.Location
+	wrapped := dm(0, 0, 0, 20, 0, 0, 0, 20, 0, 0, 0, 6) // after counters of 32 bits began again
+	wrapped.First = []byte{0, 0, 0, 9, 0xff, 0xff, 0xff, 0xfb, 0xff, 0xff, 0xff, 0xf7}
 	for i, x := range []struct {
 		tlv     engine.TLVAnswers
 		n       int64
 		counted bool
-	}{{dm(0, 0, 0, 20, 0, 0, 1, 5, 0, 0, 1, 1), 3, true}, {dm(0, 0, 0, 20, 0, 0, 0, 5, 0, 0, 0, 9), 0, true}, {few,
+	}{{wrapped, 10, true}, {dm(0, 0, 0, 20, 0, 0, 1, 5, 0, 0, 1, 1), 3, true}, {dm(0, 0, 0, 20, 0, 0, 0, 5, 0, 0, 0, 9), 0, true}, {few,
 		0, false}, {other, 0, false}} {
 		n, counted := unanswered(&x.tlv)
 		check.Equal(t, fmt.Sprint(n, counted), fmt.Sprint(x.n, x.counted), fmt.Sprintf("%d: %%s", i))
