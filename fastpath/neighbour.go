@@ -9,7 +9,7 @@ func (r *Responder) arp(f []byte, l3 int) Verdict {
 	if len(a) < 28 {
 		return RefusedShort
 	}
-	to, sha, spa, tpa := [6]byte(f), [6]byte(a[8:]), a[14:18], a[24:28]
+	to, sha, spa, tpa := [6]byte(f), [6]byte(a[8:]), a[14:18], a[24:]
 	if to != broadcast && to != r.macAddress {
 		return RefusedMAC
 	}

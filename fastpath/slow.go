@@ -454,7 +454,7 @@ func pseudo(hosts []byte, protocol, n int) uint16 {
 	return uint16(s>>16 + s&0xffff)
 }
 
-// swap exchanges a and b, which have the same length.
+// swap exchanges a and as many bytes of b.
 func swap(a, b []byte) {
 	for i := range a {
 		a[i], b[i] = b[i], a[i]

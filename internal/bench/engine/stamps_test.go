@@ -297,3 +297,8 @@ func TestPairs(t *testing.T) {
 	}
 	(*Stamper)(nil).Other()
 }
+
+// A reading may be wrong by half of the time that it took, and by 200 ppm of the time since.
+func TestOff(t *testing.T) {
+	check.Equal(t, (&NIC{Tick: 1e9, Within: 100}).off(1e9+1e6), 250, "%v ticks")
+}
