@@ -6,7 +6,25 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
+
+// Memory is registered in pages that the device supports, of which a region has only so many.
+func TestRegionPages(t *testing.T) {
+	for sizes, want := range map[uint64]string{
+		1 << 13: "no memory region in pages of 4 KiB (page sizes 0x2000)",
+		1 << 12: "messages take 2 pages of 4 KiB, the device has up to 1 in a region",
+	} {
+		s := rig.NewScript(t)
+		d := &Device{queue: queueAttr1{maxMRPages: 1}}
+		d.attr.pageSizes, d.card.Fn = sizes, &s
+		must.OK(t, d.card.Allocate(1<<20))
+		_, _, err := (&admin{d: d}).register(4097)
+		check.Fails(t, "register", err, nil, want)
+		d.card.Deallocate()
+	}
+}
 
 func TestAddress(t *testing.T) {
 	for name, want := range map[string]uint16{"0000:3b:1f.7": 0x3BFF, "ffff:80:00.0": 0x8000, "model": 0, "0000:3b:1f": 0} {
