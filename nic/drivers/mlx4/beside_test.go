@@ -168,10 +168,25 @@ func TestBesideRefuses(t *testing.T) {
 	}
 }
 
+// A card is available if one of its ports is Ethernet.
 func TestBesideAvailable(t *testing.T) {
 	x := newBeside(t)
+	read := beside.Read
+	defer func() { beside.Read = read }()
+	beside.Read = func(name string) (beside.Interface, error) {
+		if strings.HasPrefix(name, "ib") {
+			return beside.Interface{}, errors.ErrUnsupported
+		}
+		return read(name)
+	}
 	x.Busy(func() {
-		must.Get(mlx4.Available(verbs.Of(x.kernel.Function())))(t)
+		fn := verbs.Of(x.kernel.Function())
+		for names, want := range map[string]error{"eth1": nil, "ib0 eth1": nil, "eth1 ib0": nil,
+			"ib0 ib1": errors.ErrUnsupported, "": nic.ErrNoDevice} {
+			fn.Function.Interfaces = strings.Fields(names)
+			err := check.Err(mlx4.Available(fn))
+			check.Equal(t, errors.Is(err, want), true, fmt.Sprint(names, ": ", err, ": %t"))
+		}
 		x.kernel.NoRules = true
 		check.Fails(t, "without rules", check.Err(mlx4.Available(verbs.Of(x.kernel.Function()))), errors.ErrUnsupported)
 	})
