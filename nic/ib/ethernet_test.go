@@ -147,6 +147,39 @@ func TestNeighbourBothWays(t *testing.T) {
 	}
 }
 
+// No part of a packet or frame, and no room that is too small, gives a whole one.
+func TestCut(t *testing.T) {
+	own, peer := NewAddress(0x50, ourGID), NewAddress(0x49, farGID)
+	arp := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
+	udp := hexed(t, "0800 0000 4500001d 00004000 40110000 0a000001 0a000002 0007000700090000 55")
+	for _, packet := range [][]byte{arp, solicit(t), udp} {
+		frame, _ := toFrame(t, packet, ourStation, farStation)
+		for n := range len(packet) {
+			_, _, ok := ToEthernet(make([]byte, 300), packet[:n], ourStation, farStation)
+			if ok && (n < EncapSize || Neighbour(packet[:n])) {
+				t.Errorf("%d of %d bytes of a packet have a frame", n, len(packet))
+			}
+			_, _, ok = ToEthernet(make([]byte, HeaderSize-EncapSize+n), packet, ourStation, farStation)
+			check.Equal(t, ok, false, fmt.Sprintf("room for %d of %d bytes: %%t", n, len(packet)))
+			_, ok = FromEthernet(make([]byte, n), frame, own, peer)
+			check.Equal(t, ok, false, fmt.Sprintf("room for %d of %d bytes of the packet: %%t", n, len(packet)))
+		}
+		back := make([]byte, len(packet))
+		if n, ok := FromEthernet(back, frame, own, peer); !ok || n != len(packet) {
+			t.Errorf("%d bytes, %t, of a packet of %d", n, ok, len(packet))
+		}
+		least := map[byte]int{0xdd: len(frame), 6: len(frame), 0: HeaderSize + 20}[packet[1]]
+		for n := range least {
+			_, ok := FromEthernet(make([]byte, 300), frame[:n], own, peer)
+			header := packet[1] == 0xdd && n == HeaderSize+40 // of IPv6, which is not looked into
+			check.Equal(t, ok, header, fmt.Sprintf("%d of %d bytes of a frame: %%t", n, len(frame)))
+		}
+		check.Equal(t, Neighbour(packet), packet[1] != 0, "carries addresses: %t")
+		check.Equal(t, Neighbour(packet[:EncapSize-1]), false, "of a cut header: %t")
+	}
+	check.Equal(t, Neighbour(solicit(t)[:EncapSize+40]), false, "without a message: %t")
+}
+
 // For other packets the header is replaced and padding removed; anything but IP and ARP has no frame.
 func TestOtherPackets(t *testing.T) {
 	echo := hexed(t, "0800 0000 4500 001c 0001 0000 40 01 0000 0a000001 0a000002 0800 f7ff 0000 0000")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -82,7 +83,29 @@ func TestPortInfo(t *testing.T) {
 	d[62] = 1 << 4 // an extended speed takes precedence
 	want.LaneSpeed = 14062
 	check.Equal(t, must.Get(ParsePortInfo(answer(q, smpData, d), 2, 9))(t), want, "%+v")
-	check.Contains(t, PortInit.String(), "no subnet manager")
+	var names []string
+	for s := range PortState(6) {
+		names = append(names, s.String())
+	}
+	check.Equal(t, strings.Join(names, ", "), "state 0, down, initialized: no subnet manager has configured the port, armed, "+
+		"active, state 5", "%s")
+	coded := func(at int, shift uint, of func(PortInfo) int) (all []int) {
+		for code := range byte(9) {
+			b := make([]byte, 64)
+			b[at] = code << shift
+			all = append(all, of(must.Get(ParsePortInfo(answer(q, smpData, b), 2, 9))(t)))
+		}
+		return all
+	}
+	check.Same(t, coded(31, 0, func(p PortInfo) int { return p.Width }), []int{0, 1, 4, 0, 8, 0, 0, 0, 12}, "widths %v")
+	check.Same(t, coded(35, 4, func(p PortInfo) int { return p.LaneSpeed }), []int{0, 2500, 5000, 0, 10000, 0, 0, 0, 0}, "speeds %v")
+	check.Same(t, coded(62, 4, func(p PortInfo) int { return p.LaneSpeed }), []int{0, 14062, 25781, 0, 0, 0, 0, 0, 0}, "extended %v")
+	mtus := coded(36, 4, func(p PortInfo) int { return p.MTU })
+	check.Same(t, mtus, []int{0, 256, 512, 1024, 2048, 4096, 0, 0, 0}, "MTUs %v")
+	for code, n := range mtus[:6] {
+		check.Equal(t, MTUCode(n), uint8(code), fmt.Sprint(n)+" bytes have code %d")
+	}
+	check.Equal(t, MTUCode(1500), 0, "1500 bytes have code %d")
 	for name, spoil := range map[string]func(b []byte) []byte{
 		"short":     func(b []byte) []byte { return b[:255] },
 		"version":   func(b []byte) []byte { b[0] = 2; return b },
@@ -94,6 +117,68 @@ func TestPortInfo(t *testing.T) {
 	} {
 		check.Fails(t, name, check.Err(ParsePortInfo(spoil(answer(q, smpData, d)), 2, 9)), errMAD)
 	}
+}
+
+// A request of a subnet manager is for this port if it ends here, and its answer goes back the way that it came.
+func TestSubnet(t *testing.T) {
+	directed := func(hops byte, spoil func(b []byte)) []byte {
+		b := make([]byte, MADSize)
+		header{Class: ClassSubnetDirected, Version: 1, Method: Set, TID: 9, Attribute: AttrPortInfo}.put(b)
+		b[smpHop], b[smpHops], b[smpToLID], b[smpToLID+1] = hops, hops, 0xff, 0xff
+		if spoil != nil {
+			spoil(b)
+		}
+		return b
+	}
+	for _, c := range []struct {
+		b    []byte
+		want bool
+	}{
+		{directed(2, nil), true}, {directed(0, nil), true}, {directed(63, nil), true}, {directed(64, nil), false}, {directed(2, nil)[:255], false},
+		{directed(2, func(b []byte) { b[smpHop] = 1 }), false}, {directed(2, func(b []byte) { b[smpStatus] = 0x80 }), false},
+		{directed(2, func(b []byte) { b[smpStatus] = 0x40 }), true}, {directed(2, func(b []byte) { b[smpToLID+1] = 0 }), false},
+		{directed(2, func(b []byte) { b[3] = byte(Get) }), true}, {directed(2, func(b []byte) { b[3] = byte(GetResp) }), false},
+		{directed(2, func(b []byte) { b[1] = byte(ClassSubnet); b[smpHop] = 7 }), true}, {directed(2, func(b []byte) { b[1] = byte(ClassSA) }), false},
+	} {
+		was := bytes.Clone(c.b)
+		check.Equal(t, SubnetRequest(c.b, 5), c.want, fmt.Sprintf("%x: %%t", was[:40]))
+		if hop := was[smpHop]; c.want && was[1] == byte(ClassSubnetDirected) {
+			was[smpHop] = hop + 1
+			if hop > 0 {
+				was[smpReturnPath+int(hop)] = 5
+			}
+		}
+		check.Equal(t, string(c.b), string(was), "%x")
+	}
+	request := directed(2, func(b []byte) { b[smpReturnPath+1], b[smpReturnPath+2] = 3, 5 })
+	SubnetRequest(request, 5)
+	got := directed(9, func(b []byte) { b[3] = byte(GetResp) })
+	want := bytes.Clone(got)
+	want[smpStatus], want[smpHop], want[smpHops] = 0x80, 2, 2
+	copy(want[smpReturnPath:], request[smpReturnPath:])
+	check.Equal(t, SubnetAnswer(got, request), true, "an answer: %t")
+	check.Equal(t, string(got), string(want), "%x")
+	routed := bytes.Clone(request)
+	routed[1], got[1] = byte(ClassSubnet), byte(ClassSubnet)
+	was := bytes.Clone(got)
+	check.Equal(t, SubnetAnswer(got, routed), true, "an answer by LID: %t")
+	check.Equal(t, string(got), string(was), "%x")
+	for _, at := range []int{0, 1, 3, 15, 17} {
+		other := bytes.Clone(want)
+		other[at] ^= 1
+		check.Equal(t, SubnetAnswer(other, request), false, fmt.Sprintf("another byte %d: %%t", at))
+	}
+	again := directed(0, func(b []byte) { b[smpData+reregister] = 0x80 })
+	check.Equal(t, Reregisters(again), true, "renews memberships: %t")
+	for _, at := range []int{0, 3, 17, smpData + reregister} {
+		other := bytes.Clone(again)
+		other[at] ^= 0x83
+		check.Equal(t, Reregisters(other), false, fmt.Sprintf("renews, with another byte %d: %%t", at))
+	}
+	for status, want := range map[uint16]string{1: "busy", 7 << 2: "a field of attribute", 5 << 2: "unknown", 3 << 8: "no records", 9 << 8: "unknown"} {
+		check.Contains(t, (&StatusError{ClassSA, AttrPortInfo, status}).Error(), fmt.Sprintf("status %#04x: %s", status, want))
+	}
+	check.Contains(t, (&StatusError{ClassSubnet, AttrPortInfo, 3 << 8}).Error(), "unknown")
 }
 
 func TestCounters(t *testing.T) {
