@@ -2,6 +2,7 @@ package pci
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -182,6 +184,41 @@ func TestBindFails(t *testing.T) {
 		t.Errorf("vfio-pci does not take it: %v, and driver %q has it", err, k.bound(addr0))
 	}
 	check.Fails(t, "no such function", k.bind("0000:09:00.0", Target{}), ErrNoDevice)
+}
+
+// A write that the kernel refuses ends a bind or an unbind with its reason, and a function that was moved goes back.
+func TestEachWriteFails(t *testing.T) {
+	var text strings.Builder
+	for _, c := range []struct {
+		name   string
+		driver string // that has it now
+		run    func(k *kernel) error
+	}{
+		{"bind", "ixgbe", func(k *kernel) error { return k.bind(addr0, Target{}) }},
+		{"bind -no-driver", "ixgbe", func(k *kernel) error { return k.bind(addr0, Target{NoDriver: true}) }},
+		{"unbind", vfioDriver, func(k *kernel) error { return k.unbind(addr0) }},
+		{"unbind, of no driver", "", func(k *kernel) error { return k.unbind(addr0) }},
+	} {
+		for n := range 4 {
+			k := newKernel(t)
+			k.card(addr0, c.driver, "7", "eth1")
+			k.driverModule(vfioDriver, "ixgbe")
+			if k.home[addr0] = "ixgbe"; c.driver == vfioDriver {
+				k.file("run/driver-of-"+addr0, "ixgbe\n")
+			}
+			count := 0
+			k.write = func(path, value string) error {
+				if count++; count == n {
+					return unix.ENXIO
+				}
+				return k.attribute(path, value)
+			}
+			err := c.run(k)
+			said := strings.ReplaceAll(fmt.Sprint(err), "\n", "; ")
+			fmt.Fprintf(&text, "%s, write %d fails: %s has it; %q; %s\n", c.name, n, k.bound(addr0), k.log, said)
+		}
+	}
+	golden.Equal(t, "testdata/writes.txt", text.String())
 }
 
 // Under kernel lockdown a function without a driver is of no use: only vfio-pci is.

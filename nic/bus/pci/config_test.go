@@ -3,10 +3,14 @@ package pci
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 // space is a writable configuration space of any length.
@@ -20,6 +24,35 @@ func (s space) WriteConfig(off int, p []byte) error {
 
 func (s space) put16(off int, v uint16) { binary.LittleEndian.PutUint16(s[off:], v) }
 func (s space) put32(off int, v uint32) { binary.LittleEndian.PutUint32(s[off:], v) }
+
+// A model is known by a capability of its own, all of it.
+func TestIsModel(t *testing.T) {
+	of := func(spoil func(s space)) bool {
+		s := card()
+		s.put32(0x100, uint32(ExtCapVendor)|1<<16)
+		s.put32(0x104, ModelVSEC|1<<16|uint32(8+len(ModelMark))<<20)
+		copy(s[0x108:], ModelMark)
+		spoil(s)
+		return IsModel(s)
+	}
+	check.Equal(t, of(func(space) {}), true, "a model: %t")
+	for at := 0x104; at < 0x108+len(ModelMark); at++ {
+		check.Equal(t, of(func(s space) { s[at] ^= 1 }), false, fmt.Sprintf("with another byte %#x: %%t", at))
+	}
+	check.Equal(t, of(func(s space) { s.put32(0x100, 0) }), false, "without the capability: %t")
+	check.Equal(t, IsModel(card()[:cfgExtendedSize/16]), false, "without its space: %t")
+	check.Equal(t, InterfaceIsModel("lo"), false, "the loopback interface: %t")
+	check.Equal(t, InterfaceIsModel("nosuch0"), false, "no interface: %t")
+	path := filepath.Join(t.TempDir(), "config")
+	s := card()
+	must.OK(t, os.WriteFile(path, s, 0o600))
+	file := must.Get(os.Open(path))(t)
+	defer file.Close()
+	b := make([]byte, 4)
+	must.OK(t, readOnly{file}.ReadConfig(cfgSubsystem, b))
+	check.Equal(t, string(b), string(s[cfgSubsystem:cfgSubsystem+4]), "%x")
+	check.Fails(t, "a write", readOnly{file}.WriteConfig(0, b), os.ErrPermission)
+}
 
 // card returns the space of a PCI Express function: power management, MSI-X of 64, Express with FLR at gen 3 x8; AER,
 // serial number.
