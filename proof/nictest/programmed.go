@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/sim"
 )
@@ -68,4 +71,34 @@ func Trace(port *sim.Port) string {
 		last = register
 	}
 	return b.String()[1:] + "\n"
+}
+
+// Probed compares what a driver asks a device only for a probe's file with the text in a file. Of successive reads of
+// one register, whose number depends on the device's speed, the text has the last.
+func Probed(t *testing.T, h Harness, path string) {
+	t.Helper()
+	h.virtual, h.seed = true, 1
+	var lines []string
+	last, step, open := "", "", h.Open
+	h.Open = func(fn pci.Function, o nic.Options) (nic.Device, error) {
+		return open(cmdtrace.Observe(fn, cmdtrace.Observer{
+			Seen: func(e cmdtrace.Entry) {
+				if strings.Contains(step, "for the probe") && e.Kind != cmdtrace.Step {
+					what := e.Kind + " " + e.Name
+					if what == last && e.Kind == cmdtrace.Read {
+						lines = lines[:len(lines)-1]
+					}
+					last = what
+					lines = append(lines, fmt.Sprintf("%s %d %#x: %#x\n", what, e.Width, e.Modifier, e.Value))
+				}
+			},
+			Before: func(name string) error { step = name; return nil },
+		}), o)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		x := newRig(t, h)
+		x.open(1)
+		x.close()
+	})
+	golden.Equal(t, path, strings.Join(lines, ""))
 }

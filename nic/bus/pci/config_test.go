@@ -25,7 +25,7 @@ func (s space) WriteConfig(off int, p []byte) error {
 func (s space) put16(off int, v uint16) { binary.LittleEndian.PutUint16(s[off:], v) }
 func (s space) put32(off int, v uint32) { binary.LittleEndian.PutUint32(s[off:], v) }
 
-// A model is known by a capability of its own, all of it.
+// A model is known by a capability, all of it.
 func TestIsModel(t *testing.T) {
 	of := func(spoil func(s space)) bool {
 		s := card()

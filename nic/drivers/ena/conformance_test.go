@@ -98,4 +98,5 @@ func TestProgrammed(t *testing.T) {
 	} {
 		nictest.Programmed(t, harness(o), "testdata/"+name+".txt")
 	}
+	nictest.Probed(t, harness(enasim.Options{}), "testdata/probe.txt")
 }

@@ -52,4 +52,6 @@ func TestCost(t *testing.T) {
 func TestProgrammed(t *testing.T) {
 	nictest.Programmed(t, harness(ixgbesim.SFP), "testdata/82599.txt")
 	nictest.Programmed(t, harness(ixgbesim.X540), "testdata/x540.txt")
+	nictest.Probed(t, harness(ixgbesim.SFP), "testdata/82599-probe.txt")
+	nictest.Probed(t, harness(ixgbesim.X540), "testdata/x540-probe.txt")
 }

@@ -55,4 +55,5 @@ func TestConformancePacked(t *testing.T) { nictest.Run(t, harness(true, true)) }
 func TestProgrammed(t *testing.T) {
 	nictest.Programmed(t, harness(false, false), "testdata/split.txt")
 	nictest.Programmed(t, harness(true, true), "testdata/packed.txt")
+	nictest.Probed(t, harness(false, false), "testdata/probe.txt")
 }
