@@ -317,6 +317,29 @@ func TestNoFault(t *testing.T) {
 	}
 }
 
+// All proper subsets of a small set are tried, and of a large one those that lack one suspect.
+func TestParts(t *testing.T) {
+	for n := range 40 {
+		set := make([]suspicion, n)
+		for i := range set {
+			set[i].a = i + 1
+		}
+		all, seen, want := parts(set), map[string]bool{}, 1<<n-1
+		if n > mostParts {
+			want = 1 + min(n, 2*pool)
+		}
+		for _, part := range all {
+			seen[fmt.Sprint(part)] = true
+			if len(part) >= n || n > mostParts && len(part) != n-1 && len(part) > 0 {
+				t.Errorf("%d of %d", len(part), n)
+			}
+		}
+		if len(all) != want || len(seen) != want {
+			t.Errorf("%d suspects: %d subsets, %d different ones, want %d", n, len(all), len(seen), want)
+		}
+	}
+}
+
 // What cannot be distinguished is an alternative, and what is suspected says how it fails.
 func TestAlternatives(t *testing.T) {
 	f := newWorld([]int{40, 30, 30}, 20)

@@ -46,6 +46,8 @@ func TestTargetsArePositional(t *testing.T) {
 		"10.0.0.1 10.0.0.2 -lossless 1M":                       "cannot be combined with",
 		"10.0.0.1 -runs 8 -lossless 1M":                        "cannot be combined",
 		"10.0.0.1 -driver afpacket -push-max 64":               "push_max: has no effect with driver afpacket",
+		"10.0.0.1 -transport raw -push-max 64":                 "push_max: has no effect",
+		"127.0.0.1 -transport socket -driver afpacket":         "-driver has no effect with -transport socket",
 		"10.0.0.1 -queue 1 -ab driver=afpacket -ab driver=ena": "queue: has no effect",
 		"10.0.0.1 10.0.0.2 -ab dscp=0 -ab dscp=46":             "cannot be combined with",
 		"":                     "-target",

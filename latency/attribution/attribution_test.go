@@ -2,6 +2,7 @@ package attribution
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,6 +24,36 @@ func sampleOf(n int) (all []Probe) {
 		all = append(all, p)
 	}
 	return all
+}
+
+// A percentile has the mean of the round trips around it only if there are enough: of the slowest if they go so far,
+// otherwise of the sample.
+func TestBands(t *testing.T) {
+	u := Typical(sampleOf(100))
+	for _, c := range []struct {
+		slowest, sample int
+		total           int64
+		want            string // the percentiles, and the number of round trips of each
+	}{
+		{0, 39, 1000, "[]"},
+		{0, 40, 1000, "[p50 4]"},
+		{0, 200, 1000, "[p50 20 p90 4]"},
+		{200, 40, 1000, "[p50 4 p90 20 p99 4]"},
+		{121, 40, 1000, "[p50 4]"},
+		{122, 40, 1000, "[p50 4 p90 20 p99 4]"},
+		{20, 40, 10_000, "[p50 4]"},
+		{200, 40, 10_000, "[p50 4]"},
+		{700, 40, 1000, "[p50 100 p90 20 p99 4]"},
+	} {
+		all := []string{}
+		for _, b := range bands(sorted(sampleOf(c.slowest)), sampleOf(c.sample), c.total, &u) {
+			all = append(all, fmt.Sprint(b.Name, " ", b.Probes))
+			if sum := b.Parts.Path; sum < 9000 || sum > 11_000 {
+				t.Errorf("%+v: %+v", c, b)
+			}
+		}
+		check.Equal(t, fmt.Sprint(all), c.want, fmt.Sprint(c, ": %s"))
+	}
 }
 
 // A timestamp that may be wrong by more than a quarter of the round trip does not count, another one does.

@@ -111,6 +111,7 @@ func outcomeCases() []outcomeCase {
 		{"Locust", "Type,Name,Request Count,Failure Count,Average Response Time,Min Response Time,Max Response Time,50%,99%\nGET,/,10,1,5.5,1.2,9.7,5,10\n,Aggregated,10,1,5.5,1.2,9.7,5,10\n", Options{}, 10, report.Counts{}, "line 2: failed requests, which are in the percentiles: 1"},
 		{"k6", `{"metrics":{"http_reqs":{"count":50,"rate":1},"http_req_duration":{"avg":5,"min":1,"med":4,"max":9,"p(90)":7,"p(95)":8,"thresholds":{"p(95)<500":false}},"http_req_failed":{"passes":1,"fails":49,"value":0.02}}}`, Options{}, 50, report.Counts{}, "2 % of the requests failed"},
 		{"k6, handleSummary", `{"metrics":{"http_reqs":{"type":"counter","contains":"default","values":{"count":50}},"http_req_duration":{"type":"trend","contains":"time","values":{"avg":5,"min":1,"med":4,"max":9,"p(95)":8}}}}`, Options{}, 50, report.Counts{}, ""},
+		{"k6 without requests, and what is no time", `{"metrics":{"w":{"type":"trend","contains":"time","values":{"avg":5,"min":1,"med":4,"max":9}},"c":{"type":"counter","contains":"time","values":{"count":3}},"d":{"type":"trend","contains":"data","values":{"avg":5,"min":1,"med":4,"max":9}}}}`, Options{}, 0, report.Counts{}, ""},
 		{"k6 points", `{"type":"Metric","data":{"type":"trend","contains":"time"},"metric":"http_req_duration"}` +
 			"\n" + k6Text(1, "200", "true") +
 			`{"metric":"vus","type":"Metric","data":{"type":"gauge","contains":"default"}}` + "\n" +
