@@ -65,7 +65,8 @@ func newPlayed(t *testing.T, flows int) *played {
 		of.flows[f.key()], of.runs[uint32(i+1)] = f, f
 		p.flows = append(p.flows, f)
 	}
-	p.adopt(&plan{wires: []planned{of}, flows: p.flows, slot: p.clock.Ticks(time.Second) / uint64(flows)}, polling.TSC())
+	p.adopt(&plan{wires: []planned{of}, flows: p.flows, slot: p.clock.Ticks(time.Second) / uint64(flows)},
+		polling.TSC())
 	return p
 }
 
@@ -211,7 +212,8 @@ func TestLostNextHop(t *testing.T) {
 	p.wire.neighbours = append(p.wire.neighbours, own)
 	p.port.in = [][]byte{bytes.Clone(router.Ask(netip.MustParseAddr("10.0.0.77")))}
 	p.receive(false)
-	if of, mac, ok := route.Announced(p.port.out[len(p.port.out)-1]); !ok || of.String() != "10.0.0.77" || mac != p.wire.mac {
+	of, mac, ok := route.Announced(p.port.out[len(p.port.out)-1])
+	if !ok || of.String() != "10.0.0.77" || mac != p.wire.mac {
 		t.Errorf("%v is at %x, %t", of, mac, ok)
 	}
 	p.port.err = nic.ErrFull

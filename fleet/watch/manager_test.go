@@ -108,7 +108,8 @@ func TestPlan(t *testing.T) {
 	}
 	step("the same", both)
 	check.Equal(t, m.current, plan, "another plan, %p")
-	m.watched(t, "udp:127.0.0.1:7001 site=ams", "stamp:127.0.0.1:7003", "udp:localhost:7001", "udp:127.0.0.1:7004 __param_source_ports=3")
+	m.watched(t, "udp:127.0.0.1:7001 site=ams", "stamp:127.0.0.1:7003", "udp:localhost:7001",
+		"udp:127.0.0.1:7004 __param_source_ports=3")
 	m.options.Source = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	step("a label, and another name", both+"\nudp:127.0.0.1:7004\nudp:localhost:7001: another target has its address, 127.0.0.1")
 	if e := m.entries["udp:127.0.0.1:7001"]; e.flow != flow || e.state.Labels["site"] != "ams" {
@@ -182,7 +183,8 @@ func TestFindRoute(t *testing.T) {
 			_, err := m.findRoute(e.addr, &entry{Target: x})
 			check.Fails(t, "a frame of 128 KiB", err, nil, "131072 bytes; probes of icmp over IPv4 have 60 to")
 		}
-		if !strings.HasPrefix(got, c.want) || e.looked != noon || e.addr.IsValid() && strings.Contains(m.log.String(), "WARN") {
+		if !strings.HasPrefix(got, c.want) || e.looked != noon ||
+			e.addr.IsValid() && strings.Contains(m.log.String(), "WARN") {
 			t.Errorf("%+v: %s, want %s\n%s", c, got, c.want, m.log)
 		}
 	}
@@ -231,7 +233,8 @@ func TestWireServes(t *testing.T) {
 		w.echo = c.echo
 		check.Equal(t, w.serves(c.of), c.want, fmt.Sprintf("row %d: %%t", i))
 	}
-	check.Equal(t, mostPorts([]*entry{of(probe.UDP, src, 2), of(probe.UDP, src, 5), of(probe.UDP, other, 9)}, src), 5, "%d ports")
+	three := []*entry{of(probe.UDP, src, 2), of(probe.UDP, src, 5), of(probe.UDP, other, 9)}
+	check.Equal(t, mostPorts(three, src), 5, "%d ports")
 	check.Equal(t, mostPorts([]*entry{of(probe.UDP, src, 1)}, src), 0, "%d ports")
 }
 
@@ -256,7 +259,8 @@ func TestNextHop(t *testing.T) {
 	table := neighbourTables{{1 << 30, false}: {next: {MAC: [6]byte{2, 7}, Permanent: true}}}
 	step := func(what string, tables neighbourTables, is, ask bool, mac uint64, static bool) {
 		t.Helper()
-		if gotIs, gotAsk := e.resolve(tables); gotIs != is || gotAsk != ask || h.mac.Load() != mac || h.static.Load() != static {
+		if gotIs, gotAsk := e.resolve(tables); gotIs != is || gotAsk != ask || h.mac.Load() != mac ||
+			h.static.Load() != static {
 			t.Errorf("%s: known %t, ask %t, MAC %#x, permanent %t; want %t, %t, %#x, %t", what, gotIs, gotAsk,
 				h.mac.Load(), h.static.Load(), is, ask, mac, static)
 		}
@@ -336,7 +340,8 @@ func TestKernelInterface(t *testing.T) {
 					t.Errorf("from %v: ports %v, %d of them held", src, l.ports, len(l.held))
 				}
 			}
-			if n, claims := len(w.neighbours), len(w.claims); (n > 0) != (source != "") || claims != n || len(w.holds) != 2-2*n ||
+			if n, claims := len(w.neighbours), len(w.claims); (n > 0) != (source != "") || claims != n ||
+				len(w.holds) != 2-2*n ||
 				string(w.mac[:]) != string(pair.Host.MAC) || !w.echo {
 				t.Errorf("from %q: answers for %d addresses, %d claimed, %d ports held, MAC %x", source, n, claims,
 					len(w.holds), w.mac)

@@ -247,7 +247,8 @@ func TestFolderOfTimedRuns(t *testing.T) {
 		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	r := must.Get(Read(dir, Options{}))(t)
-	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Runs[0].End >= 10e9 || r.Counts.Sent != 400 || r.Main().Total.Count != 400 ||
+	if len(r.Runs) != 2 || r.Runs[1].Start != 100e9 || r.Runs[0].End >= 10e9 ||
+		r.Counts.Sent != 400 || r.Main().Total.Count != 400 ||
 		!r.Foreign.Timed || r.Start.Unix() != 1795479873 {
 		t.Errorf("runs %v from %v, %+v, %d samples", r.Runs, r.Start, r.Counts, r.Main().Total.Count)
 	}

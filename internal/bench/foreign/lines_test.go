@@ -27,8 +27,8 @@ var (
 const mostLines = 8
 
 // TestEachLineOfFiles reads each tool's file, those that other tests make too, and again without one of its lines, with
-// a line twice, and with the last number of a line negative, zero, huge and missing. The file has what is read, or the error,
-// with a checksum of its numbers.
+// a line twice, and with the last number of a line negative, zero, huge and missing. The file has what is read, or
+// the error, with a checksum of its numbers.
 func TestEachLineOfFiles(t *testing.T) {
 	needs.Long(t)
 	var b strings.Builder

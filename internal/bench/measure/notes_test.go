@@ -128,8 +128,9 @@ func TestDivideByDirection(t *testing.T) {
 		tlv     engine.TLVAnswers
 		n       int64
 		counted bool
-	}{{wrapped, 10, true}, {dm(0, 0, 0, 20, 0, 0, 1, 5, 0, 0, 1, 1), 3, true}, {dm(0, 0, 0, 20, 0, 0, 0, 5, 0, 0, 0, 9), 0, true}, {few,
-		0, false}, {other, 0, false}} {
+	}{{wrapped, 10, true}, {dm(0, 0, 0, 20, 0, 0, 1, 5, 0, 0, 1, 1), 3, true},
+		{dm(0, 0, 0, 20, 0, 0, 0, 5, 0, 0, 0, 9), 0, true}, {few,
+			0, false}, {other, 0, false}} {
 		n, counted := unanswered(&x.tlv)
 		check.Equal(t, fmt.Sprint(n, counted), fmt.Sprint(x.n, x.counted), fmt.Sprintf("%d: %%s", i))
 	}

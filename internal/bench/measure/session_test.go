@@ -111,7 +111,8 @@ func TestSessions(t *testing.T) {
 		{"a signal before anything", []string{to("udp", echo, "name=a")}, func(o *Plan) { o.Stop.Store(true) }, 0,
 			errNoResult.Error(), nil},
 		{"a closed port", []string{to("udp", nobody, "name=a")}, nil, 1, "the kernel reports: connection refused", nil},
-		{"no answer", []string{to("udp", deaf, "name=a")}, nil, 1, fmt.Sprintf("no usable reply from 127.0.0.1:%d by udp: ", deaf),
+		{"no answer", []string{to("udp", deaf, "name=a")}, nil, 1,
+			fmt.Sprintf("no usable reply from 127.0.0.1:%d by udp: ", deaf),
 			[]string{"sent through lo to 127.0.0.1, none answered within 50.00 ms"}},
 		{"no reflector", []string{to("stamp", deaf, "name=a")}, nil, 1, fmt.Sprintf("is there a reflector? A responder has one with -set respond.stamp_ports=%d", deaf), nil},
 		{"replies that are cut off", []string{to("udp", short, "name=a,size=100")}, nil, 1,
@@ -155,7 +156,7 @@ func TestSessions(t *testing.T) {
 					t.Errorf("%v, %+v, %d runs, %d samples", err, rep.Counts, len(rep.Runs), rep.Main().Total.Count)
 				}
 				if explained := strings.Contains(c.variants[0], "explain"); (rep.Attribution != nil) != explained ||
-					explained && (len(rep.Attribution.Rows) == 0 || rep.STAMP == nil || rep.Find("jitter") == nil && o.SelfTest == 0) {
+					explained && (len(rep.Attribution.Rows) == 0 || rep.STAMP == nil) {
 					t.Errorf("attribution %+v, STAMP %+v", rep.Attribution, rep.STAMP)
 				}
 			}
@@ -227,7 +228,8 @@ func TestChooseCore(t *testing.T) {
 		}
 	}
 	c := must.Get(Choose(-1))(t)
-	if rest := c.Rest(); c.CPU != last || rest.Count() != all.Count()-1 || rest.IsSet(last) || before >= 0 && c.Other() != before {
+	if rest := c.Rest(); c.CPU != last || rest.Count() != all.Count()-1 || rest.IsSet(last) ||
+		before >= 0 && c.Other() != before {
 		t.Errorf("CPU %d, want %d; the others are %v, and %d", c.CPU, last, rest, c.Other())
 	}
 	check.Equal(t, (&Core{CPU: 5}).Other(), 5, "without another CPU: %d")
@@ -237,7 +239,8 @@ func TestChooseCore(t *testing.T) {
 	}
 	check.Equal(t, list(&some), "0,1,70", "%q")
 	for _, cpu := range []int{-2, last + 1, len(all) * 64} {
-		check.Fails(t, "a CPU that does not exist", check.Err(Choose(cpu)), nil, fmt.Sprintf("-core %d: this process may use only CPU ", cpu))
+		check.Fails(t, "a CPU that does not exist", check.Err(Choose(cpu)), nil,
+			fmt.Sprintf("-core %d: this process may use only CPU ", cpu))
 	}
 }
 
