@@ -33,12 +33,11 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestFails(t *testing.T) {
-	h := Hook{Name: "b", Command: "echo no such sysctl >&2; exit 3", Within: time.Minute}
-	check.Fails(t, "a hook", h.Run(), errHook, "no such sysctl", "exit status 3")
+// A hook that takes too long is killed with what it started.
+func TestSlowHook(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
 	// The shell has to reach the sleep command, on a machine that may delay it by a second.
-	h = Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
+	h := Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
 	check.Fails(t, "a slow hook", h.Run(), errHook, "within 5.000 s", "starting")
 	running := alive(t, pid)
 	await.Until(t, "what the hook started has ended", func() bool { return !running() })
