@@ -143,11 +143,12 @@ func TestAddressTables(t *testing.T) {
 		}
 		r := responder(t, c)
 		for _, p := range c.Addresses {
-			for _, change := range []byte{0, 1, 0x80, 1 ^ 0xff} { // 1 leads to the first address of the subnet, the last one to the last
+			for _, change := range []byte{0, 1, 0x80, 1 ^ 0xff} { // to a subnet's first and last, too
 				b := p.Addr().AsSlice()
 				b[len(b)-1] ^= change
 				a, _ := netip.AddrFromSlice(b)
-				packets := [][]byte{icmp6(their6, a, 64, echo(128, 56)), icmp6(a, c.Addresses[0].Addr(), 64, echo(128, 56))}
+				packets := [][]byte{icmp6(their6, a, 64, echo(128, 56)),
+					icmp6(a, c.Addresses[0].Addr(), 64, echo(128, 56))}
 				if a.Is4() {
 					packets = [][]byte{icmp4(their4, a, 56), icmp4(a, c.Addresses[1].Addr(), 56)}
 				}

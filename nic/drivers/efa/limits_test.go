@@ -27,7 +27,8 @@ func TestRegionPages(t *testing.T) {
 }
 
 func TestAddress(t *testing.T) {
-	for name, want := range map[string]uint16{"0000:3b:1f.7": 0x3BFF, "ffff:80:00.0": 0x8000, "model": 0, "0000:3b:1f": 0} {
+	for name, want := range map[string]uint16{"0000:3b:1f.7": 0x3BFF, "ffff:80:00.0": 0x8000, "model": 0,
+		"0000:3b:1f": 0} {
 		check.Equal(t, address(name), want, name+" is at %#x")
 	}
 }

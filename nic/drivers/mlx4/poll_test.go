@@ -590,7 +590,8 @@ func TestSendAfterManyReplies(t *testing.T) {
 	}
 }
 
-// Send copies a frame into one of its buffers, of which each is used if the WQE points there, and rings the doorbell if there is no BlueFlame.
+// Send copies a frame into one of its buffers, of which each is used if the WQE points there. It rings the doorbell if
+// there is no BlueFlame.
 func TestSend(t *testing.T) {
 	for _, push := range []bool{true, false} {
 		for size, blocks := range map[int]uint32{98: 2, 300: 1} {

@@ -88,8 +88,9 @@ func TestWatch(t *testing.T) {
 		if !strings.HasPrefix(got, c.want) || strings.Contains(got, "msg=") {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
-		for kind, n := range map[string]uint64{"cq_errors": d.events.cqErrors.Load(), "port_changes": d.events.portChanges.Load(),
-			"queue_errors": d.events.queueErrors.Load(), "unknown_events": d.events.unknown.Load()} {
+		e := &d.events
+		for kind, n := range map[string]uint64{"cq_errors": e.cqErrors.Load(), "port_changes": e.portChanges.Load(),
+			"queue_errors": e.queueErrors.Load(), "unknown_events": e.unknown.Load()} {
 			check.Equal(t, n, map[bool]uint64{true: 1}[kind == c.count], name+": %d "+kind)
 		}
 		if d.events.next != taken {
