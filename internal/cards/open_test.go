@@ -41,11 +41,13 @@ func TestOpened(t *testing.T) {
 		_, _, name := simtest.Serve(t, m)
 		return name
 	}
-	frames, messages := device(ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2}})), device(efasim.New(efasim.Options{MAC: [6]byte{2}}))
+	frames := device(ixgbesim.New(ixgbesim.Options{MAC: [6]byte{2}}))
+	messages := device(efasim.New(efasim.Options{MAC: [6]byte{2}}))
+	without := device(virtiosim.New(virtiosim.Options{MAC: [6]byte{2}}))
 	config := func(device, driver string) *Config {
 		return &Config{Options: nic.Options{Device: device, Log: slog.New(slog.DiscardHandler)}, Driver: driver}
 	}
-	for name, ptp := range map[string]bool{frames: true, device(virtiosim.New(virtiosim.Options{MAC: [6]byte{2}})): false} {
+	for name, ptp := range map[string]bool{frames: true, without: false} {
 		d := must.Get(config(name, "auto").Open())(t)
 		_, has := Timestamper(d).(nic.PTPTimestamper)
 		check.Equal(t, has, ptp, d.Info().Driver+" has timestamps of PTP messages: %v")

@@ -37,7 +37,8 @@ func sample(mac [6]byte) *File {
 		Error: "no " + hex.EncodeToString(mac[:]), Changed: []string{"BAR 0", "BAR 1"}, Log: "level=INFO mac=" + text + "\n"}
 	f.Config = append(slices.Concat(make([]byte, 64), mac[:], be), make([]byte, 0x100-76)...)
 	serial := func(id uint16, next uint32, body []byte) { // an extended capability
-		f.Config = append(append(le.AppendUint32(f.Config, uint32(id)|1<<16|next<<20), body...), make([]byte, 12-len(body))...)
+		f.Config = append(le.AppendUint32(f.Config, uint32(id)|1<<16|next<<20), body...)
+		f.Config = append(f.Config, make([]byte, 12-len(body))...)
 	}
 	serial(1, 0x110, []byte("12345678"))
 	serial(3, 0x120, nil)
@@ -87,7 +88,8 @@ func TestMask(t *testing.T) {
 	read, gid := sample(device), append([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0}, "own guid"...)
 	read.Info = nil // the driver did not come so far
 	read.Trace = append(read.Trace, cmdtrace.Entry{Name: cmdtrace.Address, In: slices.Clone(device[:])},
-		cmdtrace.Entry{Kind: cmdtrace.Command, Name: "get network attributes", Out: slices.Concat(make([]byte, 8), gid)},
+		cmdtrace.Entry{Kind: cmdtrace.Command, Name: "get network attributes",
+			Out: slices.Concat(make([]byte, 8), gid)},
 		cmdtrace.Entry{Kind: cmdtrace.Command, Name: "another", In: slices.Concat(gid[8:], gid, device[:3])})
 	read.mask()
 	end := read.Trace[len(read.Trace)-3:]
@@ -122,14 +124,16 @@ func TestFrames(t *testing.T) {
 	reply[21] = 2
 	copy(reply[28:], "\x0a\x00\x00\x02")
 	own, mine := ownFrame(device, time.Unix(0, 0x0102030405060708))
-	check.Equal(t, hex.EncodeToString(own), "06a1b2c3d4e506a1b2c3d4e588b50102030405060708"+hex.EncodeToString([]byte("rebound probe"))+
+	check.Equal(t, hex.EncodeToString(own), "06a1b2c3d4e506a1b2c3d4e588b50102030405060708"+
+		hex.EncodeToString([]byte("rebound probe"))+
 		strings.Repeat("0", 50), "%s")
 	for _, c := range []struct {
 		of    func([]byte) bool
 		good  []byte
 		at    []int // bytes that decide
 		least int
-	}{{ours, reply, []int{12, 13, 20, 21, 28, 29, 30, 31}, 42}, {mine, append(own, 0), []int{0, 6, 13, 21, 30, 59}, 60}} {
+	}{{ours, reply, []int{12, 13, 20, 21, 28, 29, 30, 31}, 42},
+		{mine, append(own, 0), []int{0, 6, 13, 21, 30, 59}, 60}} {
 		check.Equal(t, c.of(c.good), true, "the answer: %t")
 		check.Equal(t, c.of(c.good[:c.least]), true, "the shortest: %t")
 		check.Equal(t, c.of(c.good[:c.least-1]), false, "too short: %t")

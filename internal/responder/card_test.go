@@ -124,7 +124,8 @@ func TestCardFacts(t *testing.T) {
 			limited + "hugetlb/docker/one/hugetlb.2MB.limit_in_bytes=9223372036852678656|" +
 			limited + "hugetlb/docker/hugetlb.2MB.limit_in_bytes=4194304|" + limited + "memory/other/memory.limit_in_bytes=1048576", nil},
 		{"little memory for a container of version 1", "proc/self/cgroup=5:memory:/docker/one\n3:hugetlb:/other|" + noPages + "|" +
-			limited + "memory/docker/one/memory.limit_in_bytes=33554432|" + limited + "hugetlb/other/hugetlb.2MB.limit_in_bytes=0", nil},
+			limited + "memory/docker/one/memory.limit_in_bytes=33554432|" +
+			limited + "hugetlb/other/hugetlb.2MB.limit_in_bytes=0", nil},
 		{"no limits of version 1", "proc/self/cgroup=5:memory:/one\n3:hugetlb:/one|" +
 			limited + "memory/one/memory.limit_in_bytes=9223372036854771712|" +
 			limited + "hugetlb/one/hugetlb.2MB.limit_in_bytes=9223372036852678656", nil},

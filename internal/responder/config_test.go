@@ -64,6 +64,7 @@ func TestConfigProblems(t *testing.T) {
 		{doc: with(`10.0.0.2/24`, `224.0.0.1`), want: `F:5: respond.addresses: 224.0.0.1 is a multicast address`},
 		{doc: with(`10.0.0.2/24`, `0.0.0.0`), want: `F:5: respond.addresses: 0.0.0.0 is the unspecified address`},
 		{doc: with(`10.0.0.2/24`, `255.255.255.255`), want: `F:5: respond.addresses: 255.255.255.255 is not a unicast address`},
+		{doc: with(`10.0.0.2/24`, `10.0.0.2/0`), want: `F:5: respond.addresses: 10.0.0.2/0: a subnet of length 0 has no host`},
 		{doc: with(`10.0.0.2/24`, `10.0.0.0/24`), want: `F:5: respond.addresses: 10.0.0.0/24 is the address of the subnet itself`},
 		{doc: with(`10.0.0.2/24`, `10.0.0.255/24`), want: `F:5: respond.addresses: 10.0.0.255/24 is the broadcast address of its subnet`},
 		{doc: with(`fd00::2/64`, `10.0.0.2`), want: `F:6: respond.addresses: 10.0.0.2 is listed twice`},

@@ -56,7 +56,7 @@ func TestSettingsDecide(t *testing.T) {
 		{addresses}, {"trust.confine=light"}, {"stats.report=/var/lib/rebound/run"}, {"cpu.isolate=true"},
 		{"cpu.priority=50"},
 		{"cpu.realtime_guard=lift", "cpu.priority=50"}, {"nic.driver=xdp", addresses}, {"nic.driver=xdp", "nic.pin=p"},
-		{"nic.driver=mlx5"}, {"nic.driver=efa"}, {"nic.driver=efa", addresses},
+		{"nic.driver=mlx5"}, {"nic.driver=efa"}, {"nic.driver=efa", "respond.stamp_auth_ports=[863]"}, {"nic.driver=efa", addresses},
 		{"nic.driver=ixgbe", "nic.device=0000:03:00.0", "nic.unsafe_no_iommu=true"}, {"nic.device=0000:03:00.0"},
 		{"respond.stamp_ports=[862]"}, {"respond.stamp_messages=true", addresses},
 		{"respond.stamp_mode=stateful", "respond.stamp_ports=[862]"}, {"respond.stamp_tlvs=true"},

@@ -16,6 +16,7 @@ func TestInterfaceFindings(t *testing.T) {
 		"sys/class/net/eth1/napi_defer_hard_irqs": "0",
 		"sys/class/net/eth1/gro_flush_timeout":    "20000",
 		"sys/class/net/eth1/device/msi_irqs/30":   "msix",
+		"sys/class/net/eth1/device/msi_irqs/9":    "msix",
 		"proc/irq/30/smp_affinity_list":           "0-3",
 		"proc/irq/30/effective_affinity_list":     "1",
 	}
@@ -34,6 +35,7 @@ func TestInterfaceFindings(t *testing.T) {
 		{name: "frames", coalesce: coalescing{rxFrames: 32}, ids: "coalescing interface_irqs", says: "32 frames"},
 		{name: "threaded", file: "sys/class/net/eth1/threaded", text: "1", ids: "napi_threaded interface_irqs", says: "napi/eth1-*"},
 		{name: "deferred", file: "sys/class/net/eth1/napi_defer_hard_irqs", text: "2", ids: "napi_deferral interface_irqs", says: "2 rounds, and polls every 20 µs"},
+		{name: "two interrupts", file: "proc/irq/9/smp_affinity_list", text: "2", ids: "interface_irqs", says: "of eth1: 9 on CPU 2, 30 on CPU 1"},
 		{name: "on the loop's core", file: "proc/irq/30/effective_affinity_list", text: "3", ids: "napi_core interface_irqs", says: "polling core 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

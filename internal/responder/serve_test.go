@@ -45,6 +45,7 @@ func steps(log string) string {
 type service struct {
 	out, log programs.Output
 	ready    string
+	ask      chan os.Signal // requests a summary
 	stop     func() error
 }
 
@@ -81,10 +82,11 @@ func (w *wired) serve(t *testing.T, sets ...string) *service {
 		return err
 	})
 	t.Cleanup(func() { x.stop() })
-	s, err := loadConfig("", slices.Concat(w.sets, []string{"trust.confine=off", "cpu.lock_memory=false"}, sets), online)
-	must.OK(t, err)
+	sets = slices.Concat(w.sets, []string{"trust.confine=off", "cpu.lock_memory=false"}, sets)
+	s := must.Get(loadConfig("", sets, online))(t)
+	x.ask = make(chan os.Signal)
 	go func() {
-		ended <- serve(ctx, s, online, nil, &x.out, log)
+		ended <- serve(ctx, s, online, x.ask, &x.out, log)
 		stop()
 	}()
 	await.Until(t, "the ready line", func() bool {
@@ -121,7 +123,10 @@ func TestServe(t *testing.T) {
 	check.Equal(t, string(reply[:12]), string(benchMAC[:])+string(plantMAC[:]), "a reply between %x")
 	must.Equal(t, told(), "READY=1\nSTATUS="+p.ready, "%q")
 	must.Equal(t, told(), "WATCHDOG=1", "%q")
+	p.ask <- unix.SIGUSR1
+	await.Until(t, "the summary", func() bool { return strings.Contains(p.out.String(), "\nsummary ") })
 	must.OK(t, p.stop())
+	check.Equal(t, strings.Count(p.out.String(), "\nsummary "), 2, "%d summaries")
 	for told() != "STOPPING=1" {
 	}
 	check.Contains(t, p.ready, "ready driver=ixgbe device=vfio-user:", " mac=02:00:00:00:07:02 addresses=10.0.0.2/24")

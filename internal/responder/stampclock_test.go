@@ -2,9 +2,28 @@ package responder
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/latency"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
+
+// The first relation has the time of day, with the error that is set, or the kernel's.
+func TestStampClock(t *testing.T) {
+	clock := must.Get(must.Get(latency.StartClock())(t)())(t)
+	before := time.Now().Unix()
+	s := newStampClock(clock, 3*time.Microsecond)
+	is := s.now.Load()
+	if at := int64(is.NTP>>32) - 2_208_988_800; at < before || at > time.Now().Unix() {
+		t.Errorf("%d seconds after 1970, want %d", at, before)
+	}
+	check.Equal(t, is.ErrorEstimate, s.estimate(), "error %#x")
+	if is.ErrorEstimate>>15 != 1 || is.ErrorEstimate&0xff == 0 {
+		t.Errorf("error %#x", is.ErrorEstimate)
+	}
+}
 
 // A slewed clock is followed at its own rate, a stepped one at the counter's.
 func TestSlewedClock(t *testing.T) {

@@ -150,7 +150,8 @@ func TestNeighbourBothWays(t *testing.T) {
 // No part of a packet or frame, and no room that is too small, gives a whole one.
 func TestCut(t *testing.T) {
 	own, peer := NewAddress(0x50, ourGID), NewAddress(0x49, farGID)
-	arp := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+strings.Repeat("00", 20)+"0a000002")
+	arp := hexed(t, "0806 0000 0020 0800 14 04 0001"+"00000049 fe80000000000000 0002c90300abcde1"+"0a000001"+
+		strings.Repeat("00", 20)+"0a000002")
 	udp := hexed(t, "0800 0000 4500001d 00004000 40110000 0a000001 0a000002 0007000700090000 55")
 	for _, packet := range [][]byte{arp, solicit(t), udp} {
 		frame, _ := toFrame(t, packet, ourStation, farStation)

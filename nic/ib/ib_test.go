@@ -98,8 +98,9 @@ func TestPortInfo(t *testing.T) {
 		return all
 	}
 	check.Same(t, coded(31, 0, func(p PortInfo) int { return p.Width }), []int{0, 1, 4, 0, 8, 0, 0, 0, 12}, "widths %v")
-	check.Same(t, coded(35, 4, func(p PortInfo) int { return p.LaneSpeed }), []int{0, 2500, 5000, 0, 10000, 0, 0, 0, 0}, "speeds %v")
-	check.Same(t, coded(62, 4, func(p PortInfo) int { return p.LaneSpeed }), []int{0, 14062, 25781, 0, 0, 0, 0, 0, 0}, "extended %v")
+	speed := func(p PortInfo) int { return p.LaneSpeed }
+	check.Same(t, coded(35, 4, speed), []int{0, 2500, 5000, 0, 10000, 0, 0, 0, 0}, "speeds %v")
+	check.Same(t, coded(62, 4, speed), []int{0, 14062, 25781, 0, 0, 0, 0, 0, 0}, "extended %v")
 	mtus := coded(36, 4, func(p PortInfo) int { return p.MTU })
 	check.Same(t, mtus, []int{0, 256, 512, 1024, 2048, 4096, 0, 0, 0}, "MTUs %v")
 	for code, n := range mtus[:6] {
@@ -175,8 +176,10 @@ func TestSubnet(t *testing.T) {
 		other[at] ^= 0x83
 		check.Equal(t, Reregisters(other), false, fmt.Sprintf("renews, with another byte %d: %%t", at))
 	}
-	for status, want := range map[uint16]string{1: "busy", 7 << 2: "a field of attribute", 5 << 2: "unknown", 3 << 8: "no records", 9 << 8: "unknown"} {
-		check.Contains(t, (&StatusError{ClassSA, AttrPortInfo, status}).Error(), fmt.Sprintf("status %#04x: %s", status, want))
+	for status, want := range map[uint16]string{1: "busy", 7 << 2: "a field of attribute", 5 << 2: "unknown",
+		3 << 8: "no records", 9 << 8: "unknown"} {
+		check.Contains(t, (&StatusError{ClassSA, AttrPortInfo, status}).Error(),
+			fmt.Sprintf("status %#04x: %s", status, want))
 	}
 	check.Contains(t, (&StatusError{ClassSubnet, AttrPortInfo, 3 << 8}).Error(), "unknown")
 }

@@ -14,7 +14,8 @@ func TestVersion(t *testing.T) {
 	built := func(version string, set ...debug.BuildSetting) *debug.BuildInfo {
 		return &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: set}
 	}
-	at, rev := debug.BuildSetting{Key: "vcs.time", Value: "2026-05-04T03:02:01Z"}, debug.BuildSetting{Key: "vcs.revision", Value: "abc"}
+	at := debug.BuildSetting{Key: "vcs.time", Value: "2026-05-04T03:02:01Z"}
+	rev := debug.BuildSetting{Key: "vcs.revision", Value: "abc"}
 	check.Contains(t, Version("prog"), "prog ", "\nrevision ", "\n"+runtime.Version()+" ")
 	for _, c := range []struct {
 		b         *debug.BuildInfo

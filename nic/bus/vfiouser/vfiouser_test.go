@@ -309,7 +309,7 @@ func TestReplies(t *testing.T) {
 		{name: "a capability outside", seals: unix.F_SEAL_SHRINK, reply: shadow(put(36, 4096)), want: "capability chain"},
 		{name: "a capability in the header", seals: unix.F_SEAL_SHRINK, reply: shadow(put(36, 31)), want: "capability chain"},
 		{name: "more doorbells than there are", seals: unix.F_SEAL_SHRINK, reply: shadow(put(56, 2)), want: "capability chain"},
-		{name: "room that never suffices", want: "asks for more room each time", reply: func(m proto.Message, b []byte) []byte {
+		{name: "no room suffices", want: "asks for more room each time", reply: func(m proto.Message, b []byte) []byte {
 			if m.Cmd == proto.CmdGetRegionInfo {
 				le.PutUint32(b, le.Uint32(m.Body)+8)
 			}
@@ -344,7 +344,8 @@ func TestReplies(t *testing.T) {
 		if c.want != "" {
 			check.Fails(t, c.name, err, nil, c.want)
 		} else if must.OK(t, err); err == nil {
-			for _, r := range [][3]uint64{{0, 4, 0}, {64, 4, 1}, {124, 4, 1}, {128, 4, 0}, {120, 8, 1}, {60, 4, 0}, {0, 64, 0}, {64, 64, 1}} {
+			for _, r := range [][3]uint64{{0, 4, 0}, {64, 4, 1}, {124, 4, 1}, {128, 4, 0}, {120, 8, 1}, {60, 4, 0},
+				{0, 64, 0}, {64, 64, 1}} {
 				_, err := bar.Pointer(r[0], r[1])
 				check.Equal(t, err == nil, r[2] == 1, fmt.Sprintf("memory behind %d bytes at %d: %%t", r[1], r[0]))
 			}
