@@ -87,10 +87,6 @@ func TestARPBothWays(t *testing.T) {
 		bad[at] = v
 		refused(t, fmt.Sprint("byte ", at), bad)
 	}
-	refused(t, "a cut one", request[:59])
-	if _, ok := FromEthernet(make([]byte, 59), reply, ours, far); ok {
-		t.Error("no room")
-	}
 }
 
 func solicit(t *testing.T) []byte {
@@ -136,14 +132,10 @@ func TestNeighbourBothWays(t *testing.T) {
 		"an option of Ethernet's length": func(b []byte) []byte { b[77] = 1; return b },
 		"an option of no length":         func(b []byte) []byte { b[69] = 0; return b },
 		"a longer one":                   func(b []byte) []byte { b[77] = 4; return b },
-		"a cut one":                      func(b []byte) []byte { return b[:len(b)-8] },
 		"a trailer":                      func(b []byte) []byte { return append(b, 0, 0) },
 		"too short":                      func(b []byte) []byte { b = b[:4+40+20]; b[9] = 20; return b },
 	} {
 		refused(t, what, spoil(solicit(t)))
-	}
-	if _, ok := FromEthernet(make([]byte, 60), advert, ours, far); ok {
-		t.Error("no room")
 	}
 }
 
