@@ -15,6 +15,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fleet/targets"
 	"github.com/rebound-nic/rebound/internal/bench/foreign"
+	"github.com/rebound-nic/rebound/latency/atomicfile"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/latency/report"
@@ -231,6 +232,32 @@ func TestBound(t *testing.T) {
 	if n := strings.Count(log.String(), "removed the oldest log"); n != int(k.removed) {
 		t.Errorf("%d removals were logged, there were %d", n, k.removed)
 	}
+}
+
+// An hour that alone would exceed the bound is not written, and the watch says so at its end. What a watch that was
+// killed has left is removed.
+func TestSmallBound(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, atomicfile.Prefix+"x")
+	must.OK(t, os.WriteFile(left, nil, 0o644))
+	k, log := logged(open(t, dir, 100))
+	check.Fails(t, "the file that was left", check.Err(os.Stat(left)), os.ErrNotExist)
+	x := target(t, "10.0.0.2")
+	x.Labels = map[string]string{"site": "ams", "a": `"`}
+	s := k.target(x, noon)
+	minute := func(n int) {
+		feed(k, s, rand.New(rand.NewPCG(1, 2)), 5, 0, 20e3)
+		k.turn(noon.Add(time.Duration(n)*time.Minute), false)
+	}
+	minute(1)
+	check.Contains(t, log.String(), "alone would exceed keep.bytes, 100")
+	check.Fails(t, "the end", k.unsaved(), nil, "1 interval could not be written to the logs; the last error: ", dir)
+	k.dir.bound = 1 << 20
+	minute(2)
+	check.OK(t, k.unsaved())
+	text := string(must.Get(os.ReadFile(k.dir.file(noon)))(t))
+	check.Contains(t, text, ` is icmp:10.0.0.2 a="\"" site="ams"]`)
+	check.Equal(t, strings.Count(text, "\nTag="), 1, "%d intervals")
 }
 
 // On a full disk measuring continues; the error is reported once and counted, and the earlier content of the file

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fleet/targets"
+	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/must"
 )
 
 func fleetOf(n int) (all []targets.Target) {
@@ -56,6 +59,10 @@ func TestPick(t *testing.T) {
 	if s := f.now.Load(); s.me.Name != "h3" || s.me.Zone != "0" || s.members != 100 || s.short != 0 {
 		t.Errorf("%+v", s)
 	}
+	name := must.Get(os.Hostname())(t)
+	check.Equal(t, f.host(), "h3", "in the fleet it is %s")
+	check.Equal(t, newFleet(0, "", nil).host(), name, "outside of a fleet it is %s")
+	check.Equal(t, newFleet(6, "", nil).names[0], name, "by default it looks for %s")
 	if got := newFleet(0, "", nil).pick(all); len(got) != len(all) {
 		t.Errorf("without peers: %d of %d targets", len(got), len(all))
 	}
