@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
+	"github.com/rebound-nic/rebound/internal/bench/socket"
 	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
@@ -222,6 +223,49 @@ func TestLostNextHop(t *testing.T) {
 	p.port.err = errors.New("it broke")
 	p.wire.solicit([]ask{{p.wire, p.hop}})
 	check.Equal(t, p.wire.failure.Load() != nil, true, "a failure: %t")
+	for _, err := range []error{nic.ErrFull, errors.New("it broke")} {
+		p = newPlayed(t, 2)
+		lose(2)
+		p.send(polling.TSC())
+		p.port.err = err
+		p.expire(polling.TSC() + 2*p.timeout)
+		check.Equal(t, p.wire.failure.Load() != nil, err != nic.ErrFull, err.Error()+": failed %t")
+	}
+}
+
+// A reply from another address than its target's is found by the number of its run, or by what a STAMP reflector copies.
+func TestRepliesFromElsewhere(t *testing.T) {
+	udp, stamp := newFlow(0, udpCodec(t), 8), newFlow(1, codecOf(t, probe.STAMP, 2), 8)
+	w := &planned{&wire{socket: &socket.Shared{}}, map[flowKey]*flow{{port: 1}: udp, {port: 2}: stamp},
+		map[uint32]*flow{1: udp}, probe.Reply{}}
+	b := bytes.Clone(udp.codec.Build(0, 0))
+	ping := append(make([]byte, 8), b...)
+	seq := stamp.nextNumber()
+	stamp.slots[seq] = slot{seq: seq, t1: 77, state: waiting}
+	copied := func(seq uint64, t1 uint64) []byte { return reflect(stamp.codec.Build(uint32(seq), t1)) }
+	for _, c := range []struct {
+		what      string
+		got, want *flow
+	}{
+		{"its run", w.flowByRun(b, 0), udp},
+		{"four bytes", w.flowByRun(b[:4], 0), udp},
+		{"three bytes", w.flowByRun(b[:3], 0), nil},
+		{"another run", w.flowByRun(ping, 0), nil},
+		{"its copy", w.flowByCopy(copied(seq, 77)), stamp},
+		{"a copy of another time", w.flowByCopy(copied(seq, 78)), nil},
+		{"a copy of a probe that was not sent", w.flowByCopy(copied(seq+1, 77)), nil},
+	} {
+		check.Equal(t, c.got, c.want, c.what+": %p")
+	}
+	w.echo = true
+	check.Equal(t, w.flowByRun(ping, 0), udp, "behind the ICMP header: %p")
+	check.Equal(t, w.flowByCopy(copied(seq, 77)), nil, "ICMP: %p")
+	l := loopOf(t)
+	p := played{loop: l}
+	l.process(stamp, copied(seq, 78), 1, 0, false, outcome.None)
+	l.process(stamp, copied(seq, 77), 1, 0, false, outcome.Source)
+	l.process(stamp, copied(seq+5, 77), 1, 0, false, outcome.None)
+	check.Same(t, p.take(), []string{"1 corrupt: wrong payload", "1 corrupt: wrong source", "1 corrupt: wrong sequence"}, "%q")
 }
 
 // Each probe leaves in the middle half of its slot, and a late loop does not catch up. A plan without a flow forgets
