@@ -265,7 +265,8 @@ func TestRepliesFromElsewhere(t *testing.T) {
 	l.process(stamp, copied(seq, 78), 1, 0, false, outcome.None)
 	l.process(stamp, copied(seq, 77), 1, 0, false, outcome.Source)
 	l.process(stamp, copied(seq+5, 77), 1, 0, false, outcome.None)
-	check.Same(t, p.take(), []string{"1 corrupt: wrong payload", "1 corrupt: wrong source", "1 corrupt: wrong sequence"}, "%q")
+	check.Same(t, p.take(), []string{"1 corrupt: wrong payload", "1 corrupt: wrong source",
+		"1 corrupt: wrong sequence"}, "%q")
 }
 
 // Each probe leaves in the middle half of its slot, and a late loop does not catch up. A plan without a flow forgets
