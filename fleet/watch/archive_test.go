@@ -240,7 +240,7 @@ func TestSmallBound(t *testing.T) {
 	dir := t.TempDir()
 	left := filepath.Join(dir, atomicfile.Prefix+"x")
 	must.OK(t, os.WriteFile(left, nil, 0o644))
-	k, log := logged(open(t, dir, 100))
+	k, log := logged(open(t, dir, 400))
 	check.Fails(t, "the file that was left", check.Err(os.Stat(left)), os.ErrNotExist)
 	x := target(t, "10.0.0.2")
 	x.Labels = map[string]string{"site": "ams", "a": `"`}
@@ -250,7 +250,7 @@ func TestSmallBound(t *testing.T) {
 		k.turn(noon.Add(time.Duration(n)*time.Minute), false)
 	}
 	minute(1)
-	check.Contains(t, log.String(), "alone would exceed keep.bytes, 100")
+	check.Contains(t, log.String(), "alone would exceed keep.bytes, 400")
 	check.Fails(t, "the end", k.unsaved(), nil, "1 interval could not be written to the logs; the last error: ", dir)
 	k.dir.bound = 1 << 20
 	minute(2)
@@ -353,7 +353,7 @@ func TestChange(t *testing.T) {
 			math.Abs(j.shift-want) > 0.2*math.Abs(want) {
 			t.Errorf("%s: shift %.0f ns, want about %.0f", c.name, j.shift, want)
 		}
-		if said := strings.Contains(log, "verdict=slower"); said != (c.want == compare.Slower) {
+		if said := strings.Contains(log, `level=WARN msg="slower than at this hour on previous days"`); said != (c.want == compare.Slower) {
 			t.Errorf("%s: the log:\n%s", c.name, log)
 		}
 		if _, told := s.verdicts["p99.9"]; told && s.verdicts["p99.9"].verdict != compare.Unknown {

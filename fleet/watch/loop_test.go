@@ -233,7 +233,8 @@ func TestLostNextHop(t *testing.T) {
 	}
 }
 
-// A reply from another address than its target's is found by the number of its run, or by what a STAMP reflector copies.
+// A reply from another address than its target's is found by the number of its run, or by what a STAMP reflector
+// copies.
 func TestRepliesFromElsewhere(t *testing.T) {
 	udp, stamp := newFlow(0, udpCodec(t), 8), newFlow(1, codecOf(t, probe.STAMP, 2), 8)
 	w := &planned{&wire{socket: &socket.Shared{}}, map[flowKey]*flow{{port: 1}: udp, {port: 2}: stamp},
