@@ -182,8 +182,8 @@ func (r *Responder) ipv4(f []byte, l3 int, m *int) Verdict {
 		p[8] = hops
 		be.PutUint16(p[10:], cksum.Update16(be.Uint16(p[10:]), w, be.Uint16(p[8:])))
 	}
-	swap(f[:6], f[6:12])
-	swap(p[12:16], p[16:20])
+	swap(f[:6], f[6:])
+	swap(p[12:16], p[16:])
 	*m = length(f, l3, l3+n, in.grown)
 	return v
 }
@@ -285,8 +285,8 @@ func (r *Responder) ipv6(f []byte, l3 int, m *int) Verdict {
 	if r.mode != Open {
 		p[7] = hops
 	}
-	swap(f[:6], f[6:12])
-	swap(p[8:24], p[24:40])
+	swap(f[:6], f[6:])
+	swap(p[8:24], p[24:])
 	*m = length(f, l3, l3+n, in.grown)
 	return v
 }
@@ -398,7 +398,7 @@ func (r *Responder) udp(d []byte, in *arrival) Verdict {
 	case ip6:
 		v = AnsweredUDPv6
 	}
-	swap(d[:2], d[2:4])
+	swap(d[:2], d[2:])
 	return v
 }
 
