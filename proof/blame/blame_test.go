@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -99,6 +100,15 @@ func TestKilled(t *testing.T) {
 	}, func() string { return fmt.Sprint(left, cgroups()) })
 }
 
+// tried ends a test at an episode's error, and skips it if the bench cannot send at its rate.
+func tried(t *testing.T, err error) {
+	t.Helper()
+	if err != nil && strings.Contains(err.Error(), engine.ErrBehind.Error()) {
+		t.Skip("this machine is too busy: ", err)
+	}
+	must.OK(t, err)
+}
+
 // Of the slow probes whose round trip is mostly in the pulses of a plant, more are attributed to its side than to all
 // others. The machine may be so busy that other causes make all the slowest probes: then there are more episodes.
 func TestPlantedSides(t *testing.T) {
@@ -114,7 +124,7 @@ func TestPlantedSides(t *testing.T) {
 		p := named(name)
 		by, all := map[string]int{}, 0
 		for ; all < enough && number < most; number++ {
-			must.OK(t, o.measure(episode{"stamp", []*plant{p}}, number, r, m))
+			tried(t, o.measure(episode{"stamp", []*plant{p}}, number, r, m))
 			by, all = m.plants[name].by, 0
 			for _, n := range by {
 				all += n
@@ -143,7 +153,7 @@ func TestHeldTransfers(t *testing.T) {
 	p := named("transfers of the bench's card held up")
 	by, all := map[string]int{}, 0
 	for number := 0; all < enough && number < most; number++ {
-		must.OK(t, o.measure(episode{"udp", []*plant{p}}, number, r, m))
+		tried(t, o.measure(episode{"udp", []*plant{p}}, number, r, m))
 		by, all = m.plants[p.name].by, 0
 		for _, n := range by {
 			all += n

@@ -357,7 +357,11 @@ func impair(t *testing.T, clock *latency.Clock, i int) {
 		s.Message, s.flow.Layer, s.flow.Src, s.flow.Dst = true, probe.Datagram, own.GID, other.GID
 	}
 	must.OK(t, s.Prepare(clock, Recording{}, 20000))
-	must.OK(t, s.Run(engine.Limit{Count: count}, new(atomic.Bool)))
+	err := s.Run(engine.Limit{Count: count}, new(atomic.Bool))
+	if errors.Is(err, engine.ErrBehind) {
+		t.Skip("this machine is too busy: ", err)
+	}
+	must.OK(t, err)
 	c, drops := s.Counts()
 	truth := b.truth
 	// frames that the responder sent and no Recv returned
