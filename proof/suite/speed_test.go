@@ -7,10 +7,8 @@ import (
 )
 
 func TestSpeed(t *testing.T) {
-	hash, compile, err := speed()
+	m, err := speed()
 	check.OK(t, err)
-	if hash <= 0 || compile <= 0 {
-		t.Errorf("hashing takes %v, compiling %v", hash, compile)
-	}
-	t.Log(hash, compile)
+	check.Equal(t, m.hash > 0 && m.compile > 0 && m.wake > 0, true, m.String()+", which takes time: %t")
+	t.Log(m)
 }
