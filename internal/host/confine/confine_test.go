@@ -339,6 +339,8 @@ func TestMapped(t *testing.T) {
 		{"0 1000 1\n1 100000 65536\n", 65534, true},
 		{"0 100000 65534\n", 65534, false},
 		{"0 100000 65535\n", 65534, true},
+		{"1000 100000 10\n", 1009, true},
+		{"1000 100000 10\n", 1010, false},
 	} {
 		must.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
 		if got := mapped(file, c.id); got != c.want {

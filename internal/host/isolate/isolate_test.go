@@ -433,6 +433,7 @@ func TestGuards(t *testing.T) {
 		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0"}, "[]"},
 		{map[string]string{"/proc/sys/kernel/osrelease": "6.1.0-18-amd64"}, "[sched_rt_runtime_us: 50ms of each 1s]"},
 		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", "/proc/sys/kernel/sched_rt_runtime_us": "-1"}, "[]"},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", "/proc/sys/kernel/sched_rt_runtime_us": "1000000"}, "[]"},
 		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "absent"},
 			"[fair server of CPU 3: 50ms of each 1s (the kernel's default; it cannot be read: "},
 	} {
