@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -243,7 +244,7 @@ func TestRepliesFromElsewhere(t *testing.T) {
 	ping := append(make([]byte, 8), b...)
 	seq := stamp.nextNumber()
 	stamp.slots[seq] = slot{seq: seq, t1: 77, state: waiting}
-	copied := func(seq uint64, t1 uint64) []byte { return reflect(stamp.codec.Build(uint32(seq), t1)) }
+	copied := func(seq uint64, t1 uint64) []byte { return echohost.Reflect(stamp.codec.Build(uint32(seq), t1)) }
 	for _, c := range []struct {
 		what      string
 		got, want *flow

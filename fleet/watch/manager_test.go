@@ -279,7 +279,7 @@ func TestNextHop(t *testing.T) {
 	h.suspect.Store(true)
 	step("and it does not answer, nor can the kernel be asked", none, true, false, known|6<<8|2, false)
 	h.mac.Store(0)
-	step("nobody knows it", none, false, true, 0, false)
+	step("it is not known", none, false, true, 0, false)
 	now := noon
 	for i, want := range []bool{true, true, false} {
 		check.Equal(t, h.unsettled(now), want, fmt.Sprintf("look %d: %%t"+" unsettled", i))

@@ -84,7 +84,7 @@ func oneDead(s *scripted, port uint16, probe []byte) [][]byte {
 
 // stateful is a STAMP reflector (RFC 8762 §4.3.2) that loses two of five replies.
 func stateful(s *scripted, _ uint16, probe []byte) [][]byte {
-	out := reflect(probe)
+	out := echohost.Reflect(probe)
 	binary.BigEndian.PutUint32(out, s.count-1)
 	if s.count > scriptLength || s.count%5 < 2 {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/socket"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/echohost"
 )
 
 // tracedFlow returns a flow with a trace, and the trace's codec.
@@ -19,16 +20,6 @@ func tracedFlow(t *testing.T, proto probe.Proto) (*flow, *probe.Codec) {
 	f := newFlow(0, codecOf(t, proto, 1), 8)
 	f.tracing.Store(&tracing{codec: codecOf(t, proto, 2)})
 	return f, codecOf(t, proto, 2)
-}
-
-// reflect is a stateless reflector's reply to a test packet (RFC 8762 §4.3.1).
-func reflect(b []byte) []byte {
-	out := make([]byte, len(b))
-	copy(out, b[:4])
-	out[4], out[12], out[13], out[16] = 1, 1, 1, 1
-	copy(out[24:], b[:14])
-	out[40] = 64
-	return out
 }
 
 // A reply to a trace's probe is none of the flow's events; one with an error still is.
@@ -43,7 +34,7 @@ func TestReplyToATrace(t *testing.T) {
 		reply := func(seq uint32) []byte {
 			b := bytes.Clone(codec.Build(seq, 77))
 			if proto == probe.STAMP {
-				b = reflect(b)
+				b = echohost.Reflect(b)
 			}
 			return b
 		}

@@ -43,3 +43,13 @@ func Start(t testing.TB, address netip.Addr, answer func(from, to uint16, payloa
 	}()
 	return device
 }
+
+// Reflect returns a stateless STAMP reflector's reply to a test packet (RFC 8762 §4.3.1), with the same times in each.
+func Reflect(b []byte) []byte {
+	out := make([]byte, len(b))
+	copy(out, b[:4])
+	out[4], out[12], out[13], out[16] = 1, 1, 1, 1 // timestamps and the error estimate
+	copy(out[24:], b[:14])                         // the sender's number, timestamp and error estimate
+	out[40] = 64
+	return out
+}

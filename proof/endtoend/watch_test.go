@@ -26,6 +26,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/programs"
 )
@@ -130,14 +131,11 @@ func (n *network) replaceFile(file, text string) {
 
 // stampReply is the reply of a stateful STAMP reflector that has sent count replies in this session.
 func stampReply(request []byte, count uint32) []byte {
-	out := make([]byte, len(request))
+	out := echohost.Reflect(request)
 	now := uint64(time.Now().Unix()+2208988800) << 32
 	binary.BigEndian.PutUint32(out, count)
 	binary.BigEndian.PutUint64(out[4:], now)
-	binary.BigEndian.PutUint16(out[12:], 0x0101)
 	binary.BigEndian.PutUint64(out[16:], now)
-	copy(out[24:], request[:14]) // the sender's number, timestamp and error estimate
-	out[40] = 64
 	return out
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
@@ -42,21 +43,11 @@ func answering(t *testing.T, answer func(n int, b []byte) []byte) (port int) {
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
 
-// reflected is a stateless reflector's reply (RFC 8762 §4.3.1), in place.
-func reflected(b []byte) []byte {
-	out := make([]byte, len(b))
-	copy(out, b[:4])
-	out[4], out[12], out[13], out[16] = 1, 1, 1, 1
-	copy(out[24:], b[:14])
-	out[40] = 64
-	return out
-}
-
 // Sessions over sockets of the loopback interface: what they do around the measurement, and what they say of targets
 // that do not answer as they should.
 func TestSessions(t *testing.T) {
 	echo := answering(t, func(_ int, b []byte) []byte { return b })
-	stamp := answering(t, func(_ int, b []byte) []byte { return reflected(b) })
+	stamp := answering(t, func(_ int, b []byte) []byte { return echohost.Reflect(b) })
 	deaf := answering(t, func(int, []byte) []byte { return nil })
 	short := answering(t, func(_ int, b []byte) []byte { return b[:len(b)-4] })
 	wrong := answering(t, func(_ int, b []byte) []byte { b[len(b)-1]++; return b })
@@ -67,7 +58,7 @@ func TestSessions(t *testing.T) {
 		return b
 	})
 	closed := must.Get(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
-	nobody := closed.LocalAddr().(*net.UDPAddr).Port
+	unused := closed.LocalAddr().(*net.UDPAddr).Port
 	closed.Close()
 	to := func(proto string, port int, more string) string {
 		timeout := "50ms"
@@ -111,7 +102,7 @@ func TestSessions(t *testing.T) {
 		}, 2, "", nil},
 		{"a signal before anything", []string{to("udp", echo, "name=a")}, func(o *Plan) { o.Stop.Store(true) }, 0,
 			errNoResult.Error(), nil},
-		{"a closed port", []string{to("udp", nobody, "name=a")}, nil, 1, "the kernel reports: connection refused", nil},
+		{"a closed port", []string{to("udp", unused, "name=a")}, nil, 1, "the kernel reports: connection refused", nil},
 		{"no answer", []string{to("udp", deaf, "name=a")}, nil, 1,
 			fmt.Sprintf("no usable reply from 127.0.0.1:%d by udp: ", deaf),
 			[]string{"sent through lo to 127.0.0.1, none answered within 50.00 ms"}},
