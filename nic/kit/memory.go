@@ -57,10 +57,32 @@ func (c *Card) Block(size, align int) (dma.Block, error) {
 	return b, nil
 }
 
+// Lay calls f twice: with Rings that return nothing and add up what f allocates, and then with Rings that allocate it
+// from one mapping, so that all of it has one key. That mapping is the arena if there is none yet.
+func (c *Card) Lay(f func(*Rings)) error {
+	sum := Rings{Card: c, Err: errLaying}
+	f(&sum)
+	var err error
+	if c.Arena == nil {
+		err = c.Allocate(sum.size)
+	} else {
+		err = c.Arena.Grow(sum.size)
+	}
+	if err != nil {
+		return err
+	}
+	r := Rings{Card: c}
+	f(&r)
+	return r.Err
+}
+
+var errLaying = errors.New("no memory yet")
+
 // Rings allocates blocks of DMA memory one after the other, and keeps the first error.
 type Rings struct {
 	Card *Card
 	Err  error
+	size int // while Lay adds up
 }
 
 // Page returns size bytes at the start of a page, as Poll needs them, and the device's address of the first; nil after
@@ -82,8 +104,12 @@ func (r *Rings) aligned(size, align int) (unsafe.Pointer, uint64) {
 
 // Block is Card.Block, without memory after an error.
 func (r *Rings) Block(size, align int) (b dma.Block) {
-	if r.Err == nil {
+	switch r.Err {
+	case nil:
 		b, r.Err = r.Card.Block(size, align)
+	case errLaying: // the arena begins at a page
+		page := min(align, 4096)
+		r.size = (r.size+page-1)&^(page-1) + align - page + size
 	}
 	return b
 }

@@ -3,6 +3,8 @@ package kit_test
 import (
 	"testing"
 
+	"github.com/rebound-nic/rebound/nic/bus/dma"
+	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -50,4 +52,59 @@ func TestBlocks(t *testing.T) {
 	check.Equal(t, r.Block(64, 64).IOVA%64, 0, "%d")
 	check.Equal(t, r.Table(64) != nil, true, "a table: %t")
 	check.OK(t, r.Err)
+}
+
+// counting counts the mappings of a function.
+type counting struct {
+	pci.Function
+	maps []int // sizes
+}
+
+func (c *counting) Map(m dma.Memory) (uint64, error) {
+	c.maps = append(c.maps, len(m.Bytes))
+	return c.Function.Map(m)
+}
+
+// What is laid at once takes one mapping, of the size that the blocks and their alignment need from the start of a
+// page.
+func TestLay(t *testing.T) {
+	const huge = 2 << 20 // the sizes tell one more byte in ordinary and in huge pages
+	for _, c := range []struct {
+		blocks [][2]int // sizes and alignments
+		want   int
+	}{
+		{[][2]int{{huge, 4096}}, huge},
+		{[][2]int{{huge - 64, 64}, {63, 64}, {1, 1}}, huge},
+		{[][2]int{{huge - 4097, 64}, {4096, 4096}}, huge},
+		{[][2]int{{1, 4096}, {huge - 8192, 4096}, {1, 4096}}, huge},
+		{[][2]int{{huge - 64, 4096}, {1, 64}, {64, 64}}, huge + 64},
+		{[][2]int{{huge - 12288, 4096}, {8192, 8192}}, huge},
+		{[][2]int{{1, 64}, {1 << 16, 1 << 16}, {huge - 1<<17, 1}, {64, 64}}, huge + 64},
+	} {
+		for _, first := range []bool{true, false} {
+			fn := &counting{Function: toy(t)}
+			card := &kit.Card{Fn: fn}
+			if !first {
+				must.OK(t, card.Allocate(huge))
+				must.Get(card.Block(huge, 4096))(t)
+				fn.maps = nil
+			}
+			must.OK(t, card.Lay(func(r *kit.Rings) {
+				for _, b := range c.blocks {
+					if got := r.Block(b[0], b[1]); r.Err == nil && len(got.Bytes) != b[0] {
+						t.Errorf("%d: a block of %d bytes", b, len(got.Bytes))
+					}
+				}
+			}))
+			up := func(page int) int { return (c.want + page - 1) &^ (page - 1) }
+			if len(fn.maps) != 1 || fn.maps[0] != up(4096) && fn.maps[0] != up(huge) {
+				t.Errorf("%d: mappings of %d bytes, expected one of %d", c.blocks, fn.maps, c.want)
+			}
+			check.OK(t, card.Deallocate())
+		}
+	}
+	c := &kit.Card{Fn: toy(t), AddressBits: 1}
+	t.Cleanup(func() { check.OK(t, c.Deallocate()) })
+	check.Fails(t, "an address beyond the device's", c.Lay(func(r *kit.Rings) { r.Page(1) }), nil,
+		"is beyond the device's 1 bits")
 }

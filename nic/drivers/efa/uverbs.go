@@ -113,11 +113,10 @@ func (u *uverbs) protect() error {
 	return nil
 }
 
-// register allocates all memory at once, because memory added to the arena later would have another key.
+// register allocates the memory of all messages, which the kernel has registered with a key.
 func (u *uverbs) register(size int) (b dma.Block, key uint32, err error) {
 	d := u.d
-	const scratch = 256 // for each queue, with its alignment
-	if err := d.card.Allocate(size + scratch*(d.card.Options.Queues+1)); err != nil {
+	if err := d.card.Allocate(size); err != nil {
 		return b, 0, err
 	}
 	if b, err = d.card.Block(size, 4096); err != nil {

@@ -283,28 +283,27 @@ func (d *Device) startQueues() error {
 
 // allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
 func (d *Device) allocate() error {
-	memory := kit.Rings{Card: &d.card}
-	for i := range d.card.Options.Queues {
-		if i == len(d.queues) {
-			d.queues = append(d.queues, &Queue{})
-		}
-		q := d.queues[i]
-		q.size = uint32(d.card.MaxFrame())
-		q.stride = kit.Stride(room + d.card.MaxFrame())
-		q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
-		q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
-		q.headerMax = d.headerMax
-		q.buf, q.iova = memory.Page((d.ring + d.txRing) * int(q.stride))
-		q.txCQ, q.txCQIOVA = memory.Page(d.txRing * txCQE)
-		q.txSQ, q.txSQIOVA, q.llq = nil, 0, nil
-		if d.llq == nil {
-			q.txSQ, q.txSQIOVA = memory.Page(d.txRing * descSize)
-		}
-		q.rxCQ, q.rxCQIOVA = memory.Page(d.ring * descSize)
-		q.rxSQ, q.rxSQIOVA = memory.Page(d.ring * descSize)
-		q.posted, q.free, q.txHeld = memory.Table(d.ring), memory.Table(2*(d.ring+1)), memory.Table(2*d.txRing)
+	for len(d.queues) < d.card.Options.Queues {
+		d.queues = append(d.queues, &Queue{})
 	}
-	return memory.Err
+	return d.card.Lay(func(memory *kit.Rings) {
+		for _, q := range d.queues {
+			q.size = uint32(d.card.MaxFrame())
+			q.stride = kit.Stride(room + d.card.MaxFrame())
+			q.mask, q.txMask = uint32(d.ring-1), uint32(d.txRing-1)
+			q.shift, q.txShift = uint32(bits.TrailingZeros(uint(d.ring))), uint32(bits.TrailingZeros(uint(d.txRing)))
+			q.headerMax = d.headerMax
+			q.buf, q.iova = memory.Page((d.ring + d.txRing) * int(q.stride))
+			q.txCQ, q.txCQIOVA = memory.Page(d.txRing * txCQE)
+			q.txSQ, q.txSQIOVA, q.llq = nil, 0, nil
+			if d.llq == nil {
+				q.txSQ, q.txSQIOVA = memory.Page(d.txRing * descSize)
+			}
+			q.rxCQ, q.rxCQIOVA = memory.Page(d.ring * descSize)
+			q.rxSQ, q.rxSQIOVA = memory.Page(d.ring * descSize)
+			q.posted, q.free, q.txHeld = memory.Table(d.ring), memory.Table(2*(d.ring+1)), memory.Table(2*d.txRing)
+		}
+	})
 }
 
 // registers are where a queue pair's registers are in BAR 0, and its LLQ entries in BAR 2. The device chooses them.

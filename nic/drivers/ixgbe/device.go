@@ -185,27 +185,27 @@ func (d *Device) permanentMAC() (mac [6]byte) {
 // allocate makes the rings and buffers in one arena. Ring bases are 128-byte aligned (§7.1.9), buffers whole KB
 // (SRRCTL) and cache lines.
 func (d *Device) allocate() error {
-	queues, ring := d.card.Options.Queues, d.card.Options.RingSize
+	ring := d.card.Options.RingSize
 	bufSize := max(2048, (d.card.MaxFrame()+1023)&^1023)
 	stride := kit.Stride(bufSize)
-	perQueue := 2*ring*descSize + ring*int(stride) + ring*batchSize
-	if err := d.card.Allocate(queues*(perQueue+6<<12) + ring*int(stride) + 1<<12); err != nil {
+	err := d.card.Lay(func(memory *kit.Rings) {
+		d.queues = nil
+		for i := range d.card.Options.Queues {
+			q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1)}
+			q.rx, q.rxIOVA = memory.Page(ring * descSize)
+			q.tx, q.txIOVA = memory.Page(ring * descSize)
+			q.buf, q.iova = memory.Page(ring * int(stride))
+			if i == 0 {
+				q.sendBuf, q.sendIOVA = memory.Page(ring * int(stride))
+			}
+			q.batches = memory.Table(ring * batchSize)
+			d.queues = append(d.queues, q)
+		}
+	})
+	if err != nil {
 		return err
 	}
-	memory := kit.Rings{Card: &d.card}
-	d.queues = nil
-	for i := range queues {
-		q := &Queue{bufSize: uint32(bufSize), stride: stride, mask: uint32(ring - 1)}
-		q.rx, q.rxIOVA = memory.Page(ring * descSize)
-		q.tx, q.txIOVA = memory.Page(ring * descSize)
-		q.buf, q.iova = memory.Page(ring * int(stride))
-		if i == 0 {
-			q.sendBuf, q.sendIOVA = memory.Page(ring * int(stride))
-		}
-		q.batches = memory.Table(ring * batchSize)
-		if memory.Err != nil {
-			return memory.Err
-		}
+	for i, q := range d.queues {
 		rdt, err := d.bar.Pointer(uint64(regRDT(i)), 4)
 		if err != nil {
 			return err
@@ -215,9 +215,8 @@ func (d *Device) allocate() error {
 			return err
 		}
 		q.rdt, q.tdt = (*uint32)(rdt), (*uint32)(tdt)
-		d.queues = append(d.queues, q)
 	}
-	d.hung = make([]kit.Progress, queues)
+	d.hung = make([]kit.Progress, len(d.queues))
 	return nil
 }
 

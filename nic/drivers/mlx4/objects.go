@@ -242,28 +242,32 @@ type blocks struct{ records, rxCQ, txCQ, sq, rq dma.Block }
 // allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
 func (d *Device) allocate() (all []blocks, err error) {
 	m, n := &d.icm, d.card.Options.RingSize
-	memory := kit.Rings{Card: &d.card}
-	for i := range d.card.Options.Queues {
-		if i == len(d.queues) {
-			d.queues = append(d.queues, &Queue{})
+	for len(d.queues) < d.card.Options.Queues {
+		d.queues = append(d.queues, &Queue{})
+	}
+	err = d.card.Lay(func(memory *kit.Rings) {
+		all = make([]blocks, len(d.queues))
+		for i, q := range d.queues {
+			q.uar = firstUAR + uint32(i) // a BlueFlame register has one writer
+			q.rxQPN, q.txQPN = m.rxQP+uint32(i), m.txQP+uint32(i)
+			q.rxCQN, q.txCQN = m.cq+2*uint32(i), m.cq+2*uint32(i)+1
+			d.layout(q)
+			all[i] = blocks{records: memory.Block(3*64, 64), // doorbell records, a cache line each
+				rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
+				sq: memory.Block(n*maxBlocks*txbb, 4096),
+				rq: memory.Block(txbb+n*rxWQE, 4096)}
+			q.allocate(memory, i == 0)
 		}
-		q := d.queues[i]
-		q.uar = firstUAR + uint32(i) // a BlueFlame register has one writer
-		q.rxQPN, q.txQPN, q.rxCQN, q.txCQN = m.rxQP+uint32(i), m.txQP+uint32(i), m.cq+2*uint32(i), m.cq+2*uint32(i)+1
-		d.layout(q)
-		b := blocks{records: memory.Block(3*64, 64), // doorbell records, a cache line each
-			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
-			sq: memory.Block(n*maxBlocks*txbb, 4096),
-			rq: memory.Block(txbb+n*rxWQE, 4096)}
-		q.allocate(&memory, i == 0)
-		if memory.Err != nil {
-			return nil, memory.Err
-		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, q := range d.queues {
+		b := &all[i]
 		record := func(line int) *uint32 { return (*uint32)(unsafe.Pointer(&b.records.Bytes[64*line])) }
 		q.rqRec, q.rxCQRec, q.txCQRec = record(0), record(1), record(2)
 		q.rxCQ, q.txCQ, q.rq = kit.Pointer(b.rxCQ), kit.Pointer(b.txCQ), unsafe.Add(kit.Pointer(b.rq), txbb)
 		q.wq = mmio.SendRing{Base: kit.Pointer(b.sq), Mask: q.txMask}
-		all = append(all, b)
 	}
 	return all, nil
 }
@@ -307,10 +311,9 @@ func (q *Queue) allocate(memory *kit.Rings, send bool) {
 	q.buf, q.iova = memory.Page(n * int(q.stride))
 	if send {
 		out, ends := memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
-		if memory.Err != nil {
-			return
+		if memory.Err == nil {
+			q.out = mlxkit.NewBuffers(out, unsafe.Slice((*uint32)(ends), n))
 		}
-		q.out = mlxkit.NewBuffers(out, unsafe.Slice((*uint32)(ends), n))
 	}
 	q.pend, q.asked = memory.Table(4*n), memory.Table(8*n*maxBlocks)
 }

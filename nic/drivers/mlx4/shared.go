@@ -178,14 +178,13 @@ func (s *shared) createQueue() error {
 	d.layout(q)
 	q.uar, q.wide = 0, s.wide
 	slots, blocks := int(q.mask+1), int(q.txMask+1)
-	const page = 4096
-	// All memory at once, because memory added to the arena later would have another key.
-	size := (slots+blocks)*cqeSize<<s.wide + (blocks+2)*txbb + slots*rxWQE + 2*slots*int(q.stride) + 8*(slots+blocks) +
-		12*page
-	if err := d.card.Allocate(size); err != nil {
-		return err
-	}
-	records, err := d.card.Block(page, page) // doorbell records, a cache line each
+	var records, rxCQ, txCQ, tx, rx dma.Block // records: doorbell records, a cache line each
+	err := d.card.Lay(func(memory *kit.Rings) {
+		records = memory.Block(4*64, 64)
+		rxCQ, txCQ = memory.Block(slots*cqeSize<<s.wide, 4096), memory.Block(blocks*cqeSize<<s.wide, 4096)
+		tx, rx = memory.Block(blocks*txbb+rxWQE, 4096), memory.Block(txbb+slots*rxWQE, 4096)
+		q.allocate(memory, true)
+	})
 	if err != nil {
 		return err
 	}
@@ -198,27 +197,24 @@ func (s *shared) createQueue() error {
 		return d.card.Errorf("%w", err)
 	}
 	q.lkey = d.lkey
-	rxCQ, err := s.createCQ(&q.rxCQ, &q.rxCQN, slots, line(1))
+	receives, err := s.createCQ(&q.rxCQ, &q.rxCQN, rxCQ, slots, line(1))
 	if err != nil {
 		return err
 	}
-	txCQ, err := s.createCQ(&q.txCQ, &q.txCQN, blocks, line(2))
+	sends, err := s.createCQ(&q.txCQ, &q.txCQN, txCQ, blocks, line(2))
 	if err != nil {
 		return err
 	}
-	ring, err := s.createQP(&q.txQPN, blocks, 1, txCQ, line(3))
-	if err != nil {
+	if err := s.createQP(&q.txQPN, tx, blocks, 1, sends, line(3)); err != nil {
 		return err
 	}
-	q.wq, q.number = mmio.SendRing{Base: ring, Mask: q.txMask}, q.txQPN<<8
-	if ring, err = s.createQP(&q.rxQPN, 1, slots, rxCQ, line(0)); err != nil {
+	q.wq, q.number = mmio.SendRing{Base: kit.Pointer(tx), Mask: q.txMask}, q.txQPN<<8
+	if err := s.createQP(&q.rxQPN, rx, 1, slots, receives, line(0)); err != nil {
 		return err
 	}
-	*(*uint32)(ring) = swap(ownerBit)
-	q.rq = unsafe.Add(ring, txbb)
-	if err := d.buffers(q, true); err != nil {
-		return err
-	}
+	*(*uint32)(kit.Pointer(rx)) = swap(ownerBit)
+	q.rq = unsafe.Add(kit.Pointer(rx), txbb)
+	q.fillReceives()
 	if err := d.doorbell(q); err != nil {
 		return err
 	}
@@ -231,13 +227,9 @@ func (s *shared) createQueue() error {
 
 // createCQ creates a completion queue in our memory, and returns the kernel's handle. The kernel has one entry more
 // than asked for, and rounds up to a power of two.
-func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, entries int, record dma.Block) (handle uint32,
-	err error) {
+func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, b dma.Block, entries int,
+	record dma.Block) (handle uint32, err error) {
 	c := &s.d.card
-	b, err := c.Block(entries*cqeSize<<s.wide, 4096)
-	if err != nil {
-		return 0, err
-	}
 	ask := abi.MLX4IBCreateCQ{BufAddr: b.IOVA, DBAddr: record.IOVA}
 	var r abi.MLX4IBCreateCQResp
 	handle, size, err := s.ctx.CreateCQ(uint32(entries-1), verbs.Bytes(&ask), verbs.Bytes(&r))
@@ -252,31 +244,26 @@ func (s *shared) createCQ(mem *unsafe.Pointer, number *uint32, entries int, reco
 	return handle, nil
 }
 
-// createQP creates a queue pair for raw packets, and returns its ring: the send queue's blocks, then the receive
+// createQP creates a queue pair for raw packets with a ring in our memory: the send queue's blocks, then the receive
 // queue's slots.
-func (s *shared) createQP(number *uint32, blocks, slots int, cq uint32, record dma.Block) (ring unsafe.Pointer,
-	err error) {
+func (s *shared) createQP(number *uint32, ring dma.Block, blocks, slots int, cq uint32, record dma.Block) error {
 	c := &s.d.card
-	b, err := c.Block(blocks*txbb+slots*rxWQE, 4096)
-	if err != nil {
-		return nil, err
-	}
-	ask := abi.MLX4IBCreateQP{BufAddr: b.IOVA, DBAddr: record.IOVA, LogSQBBCount: uint8(log2(uint32(blocks))),
+	ask := abi.MLX4IBCreateQP{BufAddr: ring.IOVA, DBAddr: record.IOVA, LogSQBBCount: uint8(log2(uint32(blocks))),
 		LogSQStride: uint8(log2(txbb))}
 	made, err := s.ctx.CreateQP(abi.CreateQP{SendCQHandle: cq, RecvCQHandle: cq, MaxSendWR: uint32(blocks),
 		MaxRecvWR: uint32(slots), MaxSendSGE: 1, MaxRecvSGE: 1,
 		QPType: verbs.QPTypeRawPacket}, verbs.Bytes(&ask), nil)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return nil, c.Errorf("create a queue pair for raw packets: %w: %w (CAP_NET_RAW)", nic.ErrRights, err)
+		return c.Errorf("create a queue pair for raw packets: %w: %w (CAP_NET_RAW)", nic.ErrRights, err)
 	case err != nil:
-		return nil, c.Errorf("create a queue pair for raw packets: %w", err)
+		return c.Errorf("create a queue pair for raw packets: %w", err)
 	case made.MaxRecvWR != uint32(slots):
-		return nil, c.Errorf("%w: a receive queue of %d slots, expected %d", nic.ErrHardware, made.MaxRecvWR, slots)
+		return c.Errorf("%w: a receive queue of %d slots, expected %d", nic.ErrHardware, made.MaxRecvWR, slots)
 	}
 	*number = made.QPN
 	s.handles[made.QPN] = made.QPHandle
-	return kit.Pointer(b), nil
+	return nil
 }
 
 func (s *shared) startQP(qpn uint32, _ mailbox) error {

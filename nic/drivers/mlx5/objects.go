@@ -183,7 +183,10 @@ func (d *Device) modify(op opcode, number, from, to uint32) error {
 }
 
 // blocks are the parts of a queue pair's memory whose addresses the device gets when they are created.
-type blocks struct{ records, rxCQ, txCQ, sq, rq, buf, send dma.Block }
+type blocks struct {
+	records, rxCQ, txCQ, sq, rq, buf, send dma.Block
+	ends                                   unsafe.Pointer
+}
 
 // startQueues creates the queue pairs: completion queues, then send and receive queue.
 func (d *Device) startQueues() error {
@@ -203,35 +206,36 @@ func (d *Device) startQueues() error {
 // allocate makes the rings, buffers and tables of the queue pairs. A loop keeps its Queue over restarts.
 func (d *Device) allocate() (all []blocks, err error) {
 	n := d.card.Options.RingSize
-	memory := kit.Rings{Card: &d.card}
-	for i := range d.card.Options.Queues {
-		if i == len(d.queues) {
-			d.queues = append(d.queues, &Queue{})
+	for len(d.queues) < d.card.Options.Queues {
+		d.queues = append(d.queues, &Queue{})
+	}
+	err = d.card.Lay(func(memory *kit.Rings) {
+		all = make([]blocks, len(d.queues))
+		for i, q := range d.queues {
+			d.layout(q)
+			b := blocks{records: memory.Block(4*64, 64), // doorbell records, one cache line each
+				rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
+				sq: memory.Block(n*maxBlocks*wqebb, 4096), rq: memory.Block(n*rxWQE, 4096),
+				buf: memory.Block(n*int(q.stride), 4096)}
+			if i == 0 {
+				b.send, b.ends = memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
+			}
+			q.scratch = memory.Table(maxBlocks * wqebb)
+			q.pend, q.asked = memory.Table(4*n), memory.Table(8*n*maxBlocks)
+			all[i] = b
 		}
-		q := d.queues[i]
-		d.layout(q)
-		b := blocks{records: memory.Block(4*64, 64), // doorbell records, one cache line each
-			rxCQ: memory.Block(n*cqeSize, 4096), txCQ: memory.Block(n*maxBlocks*cqeSize, 4096),
-			sq: memory.Block(n*maxBlocks*wqebb, 4096), rq: memory.Block(n*rxWQE, 4096),
-			buf: memory.Block(n*int(q.stride), 4096)}
-		var ends unsafe.Pointer
-		if i == 0 {
-			b.send, ends = memory.Block(n*int(q.stride), 4096), memory.Table(4*n)
-		}
-		q.scratch = memory.Table(maxBlocks * wqebb)
-		q.pend, q.asked = memory.Table(4*n), memory.Table(8*n*maxBlocks)
-		if memory.Err != nil {
-			return nil, memory.Err
-		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, q := range d.queues {
+		b := &all[i]
 		record := func(line, dword int) *uint32 { return (*uint32)(unsafe.Pointer(&b.records.Bytes[64*line+4*dword])) }
 		q.rqRec, q.wq.Record, q.rxCQRec, q.txCQRec = record(0, 0), record(1, 1), record(2, 0), record(3, 0)
 		q.rxCQ, q.txCQ, q.wq.Base, q.rq = kit.Pointer(b.rxCQ), kit.Pointer(b.txCQ), kit.Pointer(b.sq), kit.Pointer(b.rq)
 		q.buf, q.iova = kit.Pointer(b.buf), b.buf.IOVA
-		if i == 0 {
-			q.out = mlxkit.NewBuffers(b.send, unsafe.Slice((*uint32)(ends), n))
-		}
-		all = append(all, b)
 	}
+	d.queues[0].out = mlxkit.NewBuffers(all[0].send, unsafe.Slice((*uint32)(all[0].ends), n))
 	return all, nil
 }
 

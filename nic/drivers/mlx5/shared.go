@@ -54,7 +54,7 @@ func (s *shared) begin() []kit.Stage {
 	return []kit.Stage{
 		{Name: "open a context", Do: s.open},
 		{Name: "read capabilities", Do: s.capabilities},
-		{Name: "allocate memory", Do: s.allocate},
+		{Name: "allocate a protection domain", Do: s.domain},
 	}
 }
 
@@ -107,16 +107,11 @@ func (s *shared) capabilities() error {
 	return s.learn()
 }
 
-// allocate allocates all memory at once, because memory added to the arena later would have another key.
-func (s *shared) allocate() (err error) {
+func (s *shared) domain() (err error) {
 	if s.pd, err = s.ctx.AllocPD(); err != nil {
-		return s.card.Errorf("%w", err)
+		err = s.card.Errorf("%w", err)
 	}
-	const small = 12 * 4096 // records, scratch, and alignment
-	ring := s.card.Options.RingSize
-	each := ring*cqeSize + ring*maxBlocks*(cqeSize+wqebb+8) + ring*(rxWQE+8) + small
-	stride := int(kit.Stride(room + s.card.MaxFrame()))
-	return s.card.Allocate(s.card.Options.Queues*(each+ring*stride) + ring*stride)
+	return err
 }
 
 // end proves pushes before rules send the first frames.

@@ -206,41 +206,36 @@ func (d *Device) negotiateSizes() (err error) {
 // allocate makes the rings and buffers in one arena. All rings have one size, so that a buffer has one number in all of
 // them.
 func (d *Device) allocate() error {
-	queues, entries := d.card.Options.Queues, d.sizes.entries
-	d.queues, d.control = nil, nil
 	bufLen := d.card.MaxFrame() + headerLen
 	stride := kit.Stride(max(bufLen, headerLen+fastpath.MinBuffer))
-	buffers := entries * int(stride)
-	perQueue := 2*entries*(descSize+usedSize+2) + buffers + entries + 8*4096
-	if err := d.card.Allocate(queues*perQueue + buffers + 6*4096); err != nil {
-		return err
-	}
-	memory := kit.Rings{Card: &d.card}
-	newRing := func(index, size int) ring {
-		r := ring{index: uint32(index), mask: uint32(size - 1), shift: uint8(bits.TrailingZeros(uint(size))),
-			packed: d.has(featPacked), data: d.has(featNotifyData)}
-		a := r.areas()
-		r.desc, r.iova[0] = memory.Whole(a[0])
-		r.driver, r.iova[1] = memory.Whole(a[1])
-		r.device, r.iova[2] = memory.Whole(a[2])
-		return r
-	}
-	for i := range queues {
-		q := &Queue{bufLen: uint32(bufLen), stride: stride}
-		q.rx, q.tx = newRing(2*i, entries), newRing(2*i+1, entries)
-		q.buf, q.iova = memory.Page(buffers)
-		if i == 0 {
-			q.sendBuf, q.sendIOVA = memory.Page(buffers)
+	buffers := d.sizes.entries * int(stride)
+	d.hung = make([]kit.Progress, d.card.Options.Queues)
+	return d.card.Lay(func(memory *kit.Rings) {
+		newRing := func(index, size int) ring {
+			r := ring{index: uint32(index), mask: uint32(size - 1), shift: uint8(bits.TrailingZeros(uint(size))),
+				packed: d.has(featPacked), data: d.has(featNotifyData)}
+			a := r.areas()
+			r.desc, r.iova[0] = memory.Whole(a[0])
+			r.driver, r.iova[1] = memory.Whole(a[1])
+			r.device, r.iova[2] = memory.Whole(a[2])
+			return r
 		}
-		q.owner = memory.Table(entries)
-		d.queues = append(d.queues, q)
-	}
-	d.hung = make([]kit.Progress, queues)
-	if n := d.sizes.controlEntries; n > 0 {
-		d.control = &control{ring: newRing(d.sizes.controlIndex, n)}
-		d.control.buf, d.control.iova = memory.Page(controlBuf)
-	}
-	return memory.Err
+		d.queues, d.control = nil, nil
+		for i := range d.card.Options.Queues {
+			q := &Queue{bufLen: uint32(bufLen), stride: stride}
+			q.rx, q.tx = newRing(2*i, d.sizes.entries), newRing(2*i+1, d.sizes.entries)
+			q.buf, q.iova = memory.Page(buffers)
+			if i == 0 {
+				q.sendBuf, q.sendIOVA = memory.Page(buffers)
+			}
+			q.owner = memory.Table(d.sizes.entries)
+			d.queues = append(d.queues, q)
+		}
+		if n := d.sizes.controlEntries; n > 0 {
+			d.control = &control{ring: newRing(d.sizes.controlIndex, n)}
+			d.control.buf, d.control.iova = memory.Page(controlBuf)
+		}
+	})
 }
 
 // entries returns the number of entries per ring: the number that the first n virtqueues all support, limited by the
