@@ -310,6 +310,40 @@ func TestLimiterAgainstModel(t *testing.T) {
 	}
 }
 
+// In a full set, the sources that are displaced are those that have been silent for more than four times the time that
+// they were in use, or for more than ten minutes, and never one whose bucket is empty.
+func TestPatience(t *testing.T) {
+	const ticks, cost, burst = 1_000_000, 1000, 10
+	for _, c := range []struct {
+		use, silent uint64 // ticks
+		displaced   bool
+	}{{0, 0, false}, {0, 1, true}, {1000, 4000, false}, {1000, 4001, true},
+		{1e9, 600 * ticks, false}, {1e9, 600*ticks + 1, true}} {
+		var l limiter
+		must.OK(t, l.set(ticks/cost, burst, ticks))
+		hash := func(i, n uint64) uint64 { return 5<<55 | i<<slotShift | n }
+		const first = uint64(1) << 40
+		for _, at := range []uint64{first, first + c.use} {
+			for i := range uint64(limiterWays) {
+				l.places[hash(i, 0)>>slotShift].full = 0 // a full bucket
+				check.Equal(t, l.allow(at, hash(i, 1)), true, "%t")
+			}
+		}
+		l.allow(first+c.use+cost+c.silent, hash(3, 2))
+		if got := l.places[hash(3, 0)>>slotShift].source == hash(3, 2); got != c.displaced {
+			t.Errorf("in use for %d ticks, silent for %d: displaced %t, want %t", c.use, c.silent, got, c.displaced)
+		}
+	}
+	var l limiter
+	must.OK(t, l.set(ticks/cost, burst, ticks))
+	for hash := range uint64(limiterWays + 1) {
+		for n := range burst + 1 {
+			check.Equal(t, l.allow(1<<40, hash<<slotShift&^(1<<(slotShift+3))|1+hash), n < burst, "%t")
+		}
+	}
+	check.Equal(t, l.allow(1<<40, 1), false, "answered after its burst, because another source came: %t")
+}
+
 // requestFrom are requests from any IPv4 address, or from an IPv6 address that ends in it.
 var requestFrom = map[string]func(netip.Addr) []byte{
 	"ping": func(a netip.Addr) []byte { return toUs(0, icmp4(a, our4, 8)) },

@@ -65,6 +65,7 @@ func TestReflectMessage(t *testing.T) {
 		{"the least", 41, 41, false, 0, AnsweredSTAMPMessage},
 		{"one byte less", 40, 0, false, 0, RefusedSTAMPShort},
 		{"that may grow", 14, 44, true, 0, AnsweredSTAMPMessage},
+		{"that may grow and has a part of the error estimate", 15, 44, true, 0, AnsweredSTAMPMessage},
 		{"too short to grow", 13, 0, true, 0, RefusedSTAMPShort},
 		{"nothing", 0, 0, true, 0, RefusedSTAMPShort},
 		{"a reply", 44, 0, false, ReplyMark, RefusedReply},
@@ -87,6 +88,9 @@ func TestReflectMessage(t *testing.T) {
 					t.Error("a message that is not answered was changed")
 				}
 				return
+			}
+			if c.n < 44 && c.base && be.Uint16(p[14:]) != 0 {
+				t.Errorf("a packet without an SSID is reflected with %#x", be.Uint16(p[14:]))
 			}
 			if be.Uint16(p[12:]) != 0x8142 || string(p[:4]) != string(was[:4]) ||
 				string(p[24:38]) != string(was[:14]) || p[40] != 255 {

@@ -35,7 +35,7 @@ func Timeline(side Side, all []Interval, from, to int64) []Track {
 	var tracks []Track
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b Interval) int { return cmp.Compare(a.Start, b.Start) })
-	least := max(to-from, 0) / timelineSpans
+	least := (to - from) / timelineSpans
 	for _, c := range all {
 		start, end := max(c.Start, from), min(c.End, to)
 		if c.Text == "" || c.Weak || start >= end {

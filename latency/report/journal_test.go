@@ -112,6 +112,9 @@ func TestJournal(t *testing.T) {
 		}
 	}
 	rep := unfinished(0)
+	rep.Unfinished.Run = 0
+	check.Equal(t, rep.UnfinishedText(), "unfinished: 1 of 0 planned runs were measured; the bench is still measuring, "+
+		"or was ended before it wrote the whole report", "%s")
 	rep.Unfinished = nil
 	must.OK(t, report.Write(dir, rep, page)) // the complete report replaces it
 	got := must.Get(report.Read(dir))(t)

@@ -258,10 +258,7 @@ func (r *Report) countedOld() {
 // and the device's own counter was reported separately. A socket's drops were not counted.
 func (r *Report) locateOld() {
 	c := &r.Counts
-	if c.Lost -= c.SendFailed; c.Lost <= 0 {
-		c.Lost = 0
-		return
-	}
+	c.Lost = max(0, c.Lost-c.SendFailed)
 	if n, ok := r.Device.Counters["rx_dropped"]; ok {
 		c.DroppedHere = min(c.Lost, int64(min(n, math.MaxInt64)))
 		c.LostUncertain, c.DroppedHereUncertain = c.DroppedHere, c.DroppedHere
