@@ -37,7 +37,7 @@ func TestTimelineOfResponder(t *testing.T) {
 	r, l, _ := planted(offset, drift, 600, 200, 200)
 	r.Timeline = []Track{{Side: Here.String(), Text: "timer"}}
 	for range 2 { // a second time changes nothing
-		must.OK(t, r.AddResponder(l, 100_000, -1))
+		must.OK(t, r.AddResponder(l, trips, -1))
 	}
 	must.Equal(t, len(r.Timeline), 2, "%d kinds")
 	hog := r.Timeline[1]
