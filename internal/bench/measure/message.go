@@ -33,8 +33,8 @@ func (s *Series) findMessage() error {
 	if size == 0 {
 		size = least
 	}
-	if size < least || size > 1<<16-1-messageHeaders {
-		return process.Usagef("-size %d: messages of %v have %d bytes or more", size, s.Service, least)
+	if most := 1<<16 - 1 - messageHeaders; size < least || size > most {
+		return process.Usagef("-size %d: messages of %v have %d to %d bytes", size, s.Service, least, most)
 	}
 	s.flow.Layer, s.flow.Size = probe.Datagram, messageHeaders+size
 	s.path = route.Path{Interface: s.Iface, Next: s.Target}

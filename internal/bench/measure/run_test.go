@@ -12,12 +12,17 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/internal/cards"
+	"github.com/rebound-nic/rebound/internal/host/handover"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/sim/efasim"
+	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // varied returns settings with values of -ab.
@@ -65,6 +70,69 @@ func TestRunOverCard(t *testing.T) {
 	fmt.Fprintf(&b, "folders %q %q, %d calls before slices\n", filepath.Base(out.Reports[0].Dir),
 		filepath.Base(out.Reports[1].Dir), before)
 	golden.Equal(t, "testdata/run.txt", strings.ReplaceAll(b.String(), device, "DEVICE"))
+}
+
+// Messages go from one queue pair for each service to those whose addresses the target hands over. What does not fit
+// says why.
+func TestMessages(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	_, cable, near := simtest.Serve(t, efasim.New(efasim.Options{MAC: nearMAC}))
+	model, _, there := simtest.Serve(t, efasim.New(efasim.Options{MAC: farMAC}))
+	model.Connect(cable)
+	c := cards.Config{Driver: "efa", Push: "auto"}
+	c.Device, c.Log, c.Services = there, log, []nic.Service{nic.EchoUD, nic.EchoSRD, nic.STAMPUD}
+	far := must.Get(c.OpenMessenger())(t)
+	hand := must.Get(handover.Listen(netip.MustParseAddrPort("127.0.0.1:0"), far, log))(t)
+	config := fastpath.Config{Clock: new(atomic.Pointer[fastpath.Clock])}
+	config.Clock.Store(&fastpath.Clock{Rate: 1 << 32})
+	answers := must.Get(fastpath.NewMessages(config))(t)
+	var stop atomic.Bool
+	served := make(chan error, 1)
+	go func() { served <- far.Serve(0, &stop, answers) }()
+	defer func() {
+		stop.Store(true)
+		check.OK(t, <-served)
+		check.OK(t, hand.Close())
+		check.OK(t, far.Close())
+	}()
+	to := func(device, service, more string) Settings {
+		port := "port=1" // which nothing listens on
+		for each := range strings.SplitSeq(hand.String(), ",") {
+			if name, address, _ := strings.Cut(each, "@"); name == service {
+				port = "port=" + address[strings.LastIndex(address, ":")+1:]
+			}
+		}
+		s := varied(t, "target=127.0.0.1,timeout=10s,iface="+device+",proto="+service+","+port+more)
+		must.OK(t, s.Complete())
+		return s
+	}
+	o := planned(t, to(near, "ud", ",name=a"), to(near, "ud", ",name=b,size=100"), to(near, "srd", ",name=c"),
+		to(near, "stamp-ud", ",name=d,size=48"))
+	o.Runs, o.Count = 1, 5
+	out, err := Run(o)
+	must.OK(t, err)
+	for i, size := range []int{8, 100, 8, 48} {
+		rep, s := out.Reports[i], o.Variants[i]
+		check.Equal(t, rep.Counts.Received, 5, s.Name+": %d replies")
+		want := report.Traffic{Target: fmt.Sprint("127.0.0.1:", s.Port), Protocol: s.Protocol(), FrameSize: size,
+			Mode: "closed", Outstanding: 1, Transport: "message"}
+		check.Equal(t, rep.Traffic, want, s.Name+": %+v")
+		check.Equal(t, rep.Device.Driver, "efa", "%s")
+	}
+	frames := echohost.Start(t, netip.MustParseAddr("10.0.0.2"), func(_, _ uint16, b []byte) [][]byte { return nil })
+	for _, c := range []struct {
+		v    Settings
+		says string
+	}{
+		{to(near, "ud", ",size=9000"), "-size 9000: vfio-user:"},
+		{to(near, "srd", ",size=20000"), "-size 20000: vfio-user:"},
+		{to(near, "stamp-srd", ""), "connection refused (the responder's address is in its respond.handover;"},
+		{to(frames, "ud", ""), "is not an EFA"},
+	} {
+		set, err := Open(planned(t).Options, []Settings{c.v})
+		check.Fails(t, c.says, err, nil, c.says)
+		set.Close()
+	}
 }
 
 // What cannot be opened says why, and which setting to change.

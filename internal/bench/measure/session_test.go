@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/latency/attribution"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/echohost"
@@ -162,6 +167,138 @@ func TestSessions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// How runs are divided into slices. While they are measured there is a report of those before, and at the end of all
+// until a signal.
+func TestSlices(t *testing.T) {
+	echo := answering(t, func(_ int, b []byte) []byte { return b })
+	for _, c := range []struct {
+		name    string
+		plan    Plan
+		stopAt  int // call before a slice
+		runs    int
+		sent    int64 // 0: as many as there is time for
+		planned report.Unfinished
+	}{
+		{"of a time", Plan{Paired: true, Slice: 20e6, Duration: 50e6, Warmup: 1e9}, 0, 6, 0,
+			report.Unfinished{Runs: 6, Run: 20e6}},
+		{"of a number", Plan{Paired: true, Slice: time.Second, Count: 41}, 0, 40, 120, report.Unfinished{Runs: 40}},
+		{"runs that are not divided", Plan{Paired: true, Count: 20}, 0, 2, 40, report.Unfinished{Runs: 2}},
+		{"runs that are not compared", Plan{Slice: time.Second, Count: 20}, 0, 2, 40, report.Unfinished{Runs: 2}},
+		{"until a signal", Plan{Count: 20}, 5, 1, 20, report.Unfinished{Runs: 2}},
+	} {
+		one := fmt.Sprintf("target=127.0.0.1,transport=socket,proto=udp,port=%d,timeout=10s,name=", echo)
+		o := planned(t, varied(t, one+"a"), varied(t, one+"b"), varied(t, one+"c"))
+		o.Paired, o.Slice, o.Duration, o.Count = c.plan.Paired, c.plan.Slice, c.plan.Duration, c.plan.Count
+		o.Warmup = c.plan.Warmup
+		calls := 0
+		o.Before = func(*Series) error {
+			if calls++; calls == c.stopAt {
+				o.Stop.Store(true)
+			}
+			if calls == 4 { // each has been measured once
+				for i, name := range []string{"01-a", "02-b", "03-c"} {
+					rep := must.Get(report.Read(filepath.Join(o.Out, name)))(t)
+					if rep.Unfinished == nil || *rep.Unfinished != c.planned || len(rep.Runs) != 1 ||
+						c.plan.Paired && (len(rep.Schedule.Places) != 1 || rep.Schedule.Places[0] > 2) {
+						t.Errorf("%s: variant %d has %d runs, %+v, %+v", c.name, i, len(rep.Runs), rep.Unfinished,
+							rep.Schedule)
+					}
+				}
+			}
+			return nil
+		}
+		out, err := Run(o)
+		must.OK(t, err)
+		for i, rep := range out.Reports {
+			runs, sent := c.runs, c.sent
+			if c.stopAt > 0 && i == 2 { // backwards, so that it comes first
+				runs, sent = 2*runs, 2*sent
+			}
+			if len(rep.Runs) != runs || sent > 0 && rep.Counts.Sent != sent || rep.Unfinished != nil ||
+				(rep.Schedule != nil) != o.Paired || (rep.Session != "") != o.Paired {
+				t.Errorf("%s: variant %d has %d runs, %+v, %+v", c.name, i, len(rep.Runs), rep.Counts, rep.Schedule)
+			}
+			check.Equal(t, strings.Contains(strings.Join(rep.Warnings, "\n"), "interrupted by a signal"), c.stopAt > 0,
+				c.name+": interrupted %t")
+		}
+	}
+	kept := survivor{journal: &report.Journal{}}
+	check.Fails(t, "a full disk", kept.kept("dir", unix.ENOSPC), unix.ENOSPC, "; dir keeps the runs that were saved")
+	check.Equal(t, (&survivor{}).kept("dir", unix.ENOSPC), error(unix.ENOSPC), "without a journal: %v")
+	check.OK(t, kept.kept("dir", nil))
+}
+
+// How the causes of slow round trips will be known, and what that costs.
+func TestPrepareNoise(t *testing.T) {
+	const unwatched = "not watched: "
+	for _, c := range []struct {
+		cpus, without int // other CPUs, and variants whose round trips are not explained
+		watch         bool
+		explain       bool
+		how, cost     string
+	}{
+		{1, 1, true, false, "", ""},
+		{0, 0, true, true, unwatched + "this process may use only one CPU", ""},
+		{1, 0, false, true, unwatched + "the responder has the other CPUs", ""},
+		{1, 0, true, true, "", "not measured in this run: "},
+		{1, 1, true, true, "", "measured in this session: "},
+	} {
+		s := &session{Plan: Plan{Watch: c.watch}, core: &Core{CPU: 3}}
+		for i := range c.cpus + 1 {
+			s.core.allowed.Set(3 - i)
+		}
+		s.series = append(slices.Repeat([]*Series{{}}, c.without), &Series{Settings: Settings{Explain: c.explain}})
+		s.prepareNoise()
+		n := s.around.Noise
+		if n.How != c.how || !strings.HasPrefix(n.Cost, c.cost) || (n.Cost == "") != (c.cost == "") ||
+			s.noisy != (c.cost != "") || n.By != attribution.NotWatched {
+			t.Errorf("%+v: %+v, %t", c, n, s.noisy)
+		}
+		if c.cpus == 0 || !c.watch {
+			_, err := s.isolate()
+			check.Fails(t, "isolation", err, nil, "-isolate: this process may use only CPU 3")
+		}
+	}
+}
+
+// While a thread measures, it alone has the core, and nothing stops the world.
+func TestTake(t *testing.T) {
+	c := must.Get(Choose(-1))(t)
+	rest := c.Rest()
+	if rest.Count() == 0 {
+		t.Skip("needs two CPUs")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	bound := func(own, others unix.CPUSet) {
+		t.Helper()
+		for _, f := range must.Get(os.ReadDir("/proc/self/task"))(t) {
+			id, want := must.Get(strconv.Atoi(f.Name()))(t), others
+			if id == unix.Gettid() {
+				want = own
+			}
+			var is unix.CPUSet
+			if unix.SchedGetaffinity(id, &is) == nil && is != want {
+				t.Errorf("a thread has CPU %s, want %s", list(&is), list(&want))
+			}
+		}
+	}
+	var one unix.CPUSet
+	one.Set(c.CPU)
+	must.OK(t, c.Take())
+	bound(one, rest)
+	c.Leave()
+	bound(c.allowed, c.allowed)
+
+	percent, limit := debug.SetGCPercent(70), debug.SetMemoryLimit(1<<40)
+	defer func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) }()
+	restore := Quiet()
+	most, none := debug.SetMemoryLimit(-1), debug.SetGCPercent(-1)
+	check.Equal(t, fmt.Sprint(most, none, runtime.GOMAXPROCS(0) >= 4), fmt.Sprint(math.MaxInt64, -1, true), "%s")
+	restore()
+	check.Equal(t, fmt.Sprint(debug.SetMemoryLimit(-1), debug.SetGCPercent(70)), fmt.Sprint(1<<40, 70), "restored %s")
 }
 
 // Frames through an interface of the kernel: from its address and from one that it does not have, to several targets
