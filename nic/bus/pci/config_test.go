@@ -153,6 +153,18 @@ func TestConfigGarbage(t *testing.T) {
 	}
 }
 
+// Accesses of configuration space have 1, 2 or 4 bytes, are aligned, and end within it.
+func TestAccess(t *testing.T) {
+	for _, c := range []struct {
+		off, n int
+		want   bool
+	}{{0, 1, true}, {0, 2, true}, {0, 4, true}, {255, 1, true}, {254, 2, true}, {252, 4, true}, {256, 1, false},
+		{256, 4, false}, {-4, 4, false}, {0, 0, false}, {0, 3, false}, {0, 8, false}, {1, 2, false}, {2, 4, false}} {
+		err := checkAccess("x", c.off, make([]byte, c.n), 256)
+		check.Equal(t, err == nil, c.want, fmt.Sprintf("%d bytes at %d: %%t", c.n, c.off))
+	}
+}
+
 func fill(s space, v byte) {
 	for i := range s {
 		s[i] = v

@@ -23,6 +23,7 @@ type kernel struct {
 	deny string            // a driver that refuses to take functions
 
 	viable bool
+	info   [2]uint32 // of the device: flags, the number of its regions
 	ranges []span
 	sparse []span // of BAR 0
 	mapped map[uint64]uint64
@@ -35,7 +36,7 @@ const regionStride = 1 << 20
 
 func newKernel(t *testing.T) *kernel {
 	root := t.TempDir()
-	k := &kernel{t: t, home: map[string]string{}, viable: true, mapped: map[uint64]uint64{},
+	k := &kernel{t: t, home: map[string]string{}, viable: true, info: [2]uint32{1 | 2, 9}, mapped: map[uint64]uint64{},
 		ranges: []span{{0, 0xfedfffff}, {0xfef00000, 1<<39 - 1}}}
 	k.host = host{sys: root + "/sys", dev: root + "/dev", run: root + "/run", write: k.attribute, ioctl: k.vfio}
 	k.modules = func(name string) error { return fmt.Errorf("no module %s", name) }
@@ -154,66 +155,70 @@ func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, erro
 	}
 	note := func(format string, a ...any) { k.log = append(k.log, fmt.Sprintf(format, a...)) }
 	switch req {
-	case vfioGetAPIVersion:
+	case 0x3b64: // VFIO_GET_API_VERSION
 		return 0, nil
-	case vfioCheckExtension:
-		return 1, nil
-	case vfioGroupGetStatus:
-		argsz(8)
-		if k.viable {
-			(*vfioGroupStatus)(arg).flags = groupViable
+	case 0x3b65: // VFIO_CHECK_EXTENSION
+		if value != 3 && value != 8 { // type 1 v2, and none
+			return 0, nil
 		}
-	case vfioGroupSetContainer:
+		return 1, nil
+	case 0x3b67: // VFIO_GROUP_GET_STATUS
+		argsz(8)
+		(*vfioGroupStatus)(arg).flags = 2 // it has a container
+		if k.viable {
+			(*vfioGroupStatus)(arg).flags |= 1
+		}
+	case 0x3b68: // VFIO_GROUP_SET_CONTAINER
 		note("set container")
-	case vfioSetIOMMU:
+	case 0x3b66: // VFIO_SET_IOMMU
 		note("set iommu %d", value)
-	case vfioIOMMUGetInfo:
+	case 0x3b70: // VFIO_IOMMU_GET_INFO
 		info := (*vfioIOMMUInfo)(arg)
 		given := info.argsz
 		need := uint32(24 + 16 + 16*len(k.ranges))
-		*info = vfioIOMMUInfo{argsz: need, flags: iommuCaps | 1, pageSizes: 1<<12 | 1<<21}
+		*info = vfioIOMMUInfo{argsz: need, flags: 2 | 1, pageSizes: 1<<12 | 1<<21}
 		if given < need {
 			break
 		}
 		info.capOffset = 24
 		out := unsafe.Slice((*byte)(arg), need)[24:]
-		*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{capIOVARange, 1, 0, 0}
+		*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{1, 1, 0, 0}
 		*(*uint32)(unsafe.Pointer(&out[8])) = uint32(len(k.ranges))
 		for i, r := range k.ranges {
 			*(*[2]uint64)(unsafe.Pointer(&out[16+16*i])) = [2]uint64{r.lo, r.hi}
 		}
-	case vfioGroupGetDeviceFD:
+	case 0x3b6a: // VFIO_GROUP_GET_DEVICE_FD
 		note("device %s", unix.BytePtrToString((*byte)(arg)))
 		return unix.Dup(int(k.device.Fd()))
-	case vfioDeviceGetInfo:
+	case 0x3b6b: // VFIO_DEVICE_GET_INFO
 		argsz(20)
 		info := (*vfioDeviceInfo)(arg)
-		info.flags, info.regions = deviceReset|devicePCI, 9
-	case vfioDeviceGetRegionInfo:
+		info.flags, info.regions = k.info[0], k.info[1]
+	case 0x3b6c: // VFIO_DEVICE_GET_REGION_INFO
 		argsz(32)
 		r := (*vfioRegionInfo)(arg)
 		given := r.argsz
-		size := map[uint32]uint64{0: 0x10000, 2: 0x4000, 4: 32, regionConfig: cfgExtendedSize}[r.index]
+		size := map[uint32]uint64{0: 0x10000, 2: 0x4000, 4: 32, 7: cfgExtendedSize}[r.index]
 		*r = vfioRegionInfo{argsz: 32, flags: 3, index: r.index, size: size, offset: uint64(r.index) * regionStride}
 		if r.index < 4 && size > 0 && !k.noMmap {
-			r.flags |= regionMmap
+			r.flags |= 4
 		}
 		if r.index == 0 && k.sparse != nil {
-			r.flags |= regionCaps
+			r.flags |= 8
 			r.argsz = uint32(32 + 16 + 16*len(k.sparse))
 			if given >= r.argsz {
 				r.capOffset = 32
 				out := unsafe.Slice((*byte)(arg), r.argsz)[32:]
-				*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{capSparseMmap, 1, 0, 0}
+				*(*[4]uint16)(unsafe.Pointer(&out[0])) = [4]uint16{1, 1, 0, 0}
 				*(*uint32)(unsafe.Pointer(&out[8])) = uint32(len(k.sparse))
 				for i, s := range k.sparse {
 					*(*[2]uint64)(unsafe.Pointer(&out[16+16*i])) = [2]uint64{s.lo, s.hi - s.lo}
 				}
 			}
 		}
-	case vfioDeviceReset:
+	case 0x3b6f: // VFIO_DEVICE_RESET
 		note("reset")
-	case vfioIOMMUMapDMA:
+	case 0x3b71: // VFIO_IOMMU_MAP_DMA
 		argsz(32)
 		m := (*vfioDMAMap)(arg)
 		if k.mapErr != nil {
@@ -228,11 +233,11 @@ func (k *kernel) vfio(fd int, req, value uintptr, arg unsafe.Pointer) (int, erro
 				return -1, unix.EEXIST
 			}
 		}
-		if !inside || m.flags != mapRead|mapWrite || m.vaddr%4096 != 0 {
+		if !inside || m.flags != 1|2 || m.vaddr%4096 != 0 {
 			return -1, unix.EINVAL
 		}
 		k.mapped[m.iova] = m.size
-	case vfioIOMMUUnmapDMA:
+	case 0x3b72: // VFIO_IOMMU_UNMAP_DMA
 		argsz(24)
 		m := (*vfioDMAUnmap)(arg)
 		if k.mapped[m.iova] != m.size {

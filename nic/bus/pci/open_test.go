@@ -2,6 +2,7 @@ package pci
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -122,8 +123,10 @@ func TestVFIORefuses(t *testing.T) {
 			k.viable = false
 			k.card(addr1, "e1000e", "7")
 		}, errGroup, addr1 + " (e1000e)"},
-		"no IOMMU":     {func(k *kernel) { k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n") }, errNoIOMMU, "unsafe_no_iommu"},
-		"not a device": {func(k *kernel) { os.RemoveAll(k.host.device(addr0)) }, ErrNoDevice, addr0},
+		"not a PCI function":     {func(k *kernel) { k.info[0] = 1 }, nil, "PCI"},
+		"no configuration space": {func(k *kernel) { k.info[1] = 7 }, nil, "PCI"},
+		"no IOMMU":               {func(k *kernel) { k.file("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n") }, errNoIOMMU, "unsafe_no_iommu"},
+		"not a device":           {func(k *kernel) { os.RemoveAll(k.host.device(addr0)) }, ErrNoDevice, addr0},
 		"gone": {func(k *kernel) {
 			k.device.WriteAt([]byte(strings.Repeat("\xff", cfgExtendedSize)), regionConfig*regionStride)
 		}, ErrGone, "all ones"},
@@ -136,6 +139,10 @@ func TestVFIORefuses(t *testing.T) {
 		check.Equal(t, openFiles(t), fds, name+": %d files are open")
 	}
 	k := vfioKernel(t)
+	k.info = [2]uint32{2, 8}
+	f := must.Get(k.openVFIO(addr0, false))(t)
+	check.Fails(t, "a reset of what cannot be reset", f.Reset(), errors.ErrUnsupported)
+	must.Close(t, f)
 	check.Fails(t, "group in use", k.groupError(Found{Group: "7"}, unix.EBUSY), bus.ErrBusy, "fuser")
 }
 
@@ -229,6 +236,10 @@ func TestVFIORegions(t *testing.T) {
 		w.Write32(off, uint32(off)|1)
 		check.Equal(t, k.at(int64(off)), byte(off)|1, fmt.Sprintf("the store at %#x left %%#x", off))
 	}
+	k.sparse = []span{{0x4000, 0x6000}, {0x8000, 0x10000}}
+	e := must.Get(k.openVFIO(addr0, false))(t)
+	defer e.Close()
+	check.Same(t, must.Get(e.mappable(0))(t), k.sparse, "mappable: %#x")
 	k.sparse = []span{{0x8000, 0x11000}}
 	g := must.Get(k.openVFIO(addr0, false))(t)
 	defer g.Close()
@@ -244,6 +255,11 @@ func TestVFIORegions(t *testing.T) {
 
 func TestIOVA(t *testing.T) {
 	k := vfioKernel(t)
+	for _, k.ranges = range [][]span{nil, {{7 << 20, 7 << 20}}, {{8 << 20, 7 << 20}}} { // as before Linux 5.4
+		f := must.Get(k.openVFIO(addr0, false))(t)
+		check.Same(t, must.Get(f.iovaRanges())(t), []span{{0, 0xfee00000}, {0xfef00000, 1 << 39}}, "%#x")
+		must.Close(t, f)
+	}
 	k.ranges = []span{{1 << 33, 1<<33 + 16<<20 - 1}, {0x1000, 0xffffff}} // in any order; the low one starts at a page
 	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()

@@ -128,6 +128,72 @@ func TestDMAByMessages(t *testing.T) {
 	check.Same(t, p.Violations(), nil, "violations: %q")
 }
 
+// A device's request that is not within one mapping, or not as the protocol has it, is refused, and changes nothing.
+func TestRequests(t *testing.T) {
+	near, far := pipe(t)
+	server := must.Get(proto.NewConn(far, func(m proto.Message) error { m.CloseFDs(); return nil }))(t)
+	f := &Function{path: "x", ran: make(chan struct{})}
+	f.conn = must.Get(proto.NewConn(near, f.request))(t)
+	f.run()
+	ended := make(chan struct{})
+	go func() { server.Run(); close(ended) }()
+	t.Cleanup(func() { f.Close(); far.Close(); <-ended })
+	low, high := pages(t, 4096).Bytes, pages(t, 2<<20).Bytes
+	low[4095], high[0] = 7, 8
+	f.maps = []mapping{{1 << 32, low}, {1<<32 + 8192, high}}
+	const read, write = proto.CmdDMARead, proto.CmdDMAWrite
+	for _, c := range []struct {
+		name  string
+		cmd   proto.Command
+		at, n uint64 // from the first mapping
+		data  int
+		want  error
+	}{
+		{"all", read, 0, 4096, 0, nil}, {"the last byte", read, 4095, 1, 0, nil}, {"nothing", read, 0, 0, 0, nil},
+		{"a byte more", read, 0, 4097, 0, syscall.EFAULT}, {"over the end", read, 4095, 2, 0, syscall.EFAULT},
+		{"behind it", read, 4096, 1, 0, syscall.EFAULT}, {"before it", read, 1<<64 - 1, 1, 0, syscall.EFAULT},
+		{"before the next", read, 8191, 1, 0, syscall.EFAULT}, {"the next", read, 8192, 1, 0, nil},
+		{"the most", read, 8192, 1 << 20, 0, nil}, {"more than that", read, 8192, 1<<20 + 1, 0, syscall.EINVAL},
+		{"all", write, 0, 4096, 4096, nil}, {"the last byte", write, 4095, 1, 1, nil},
+		{"over the end", write, 4095, 2, 2, syscall.EFAULT}, {"less data", write, 0, 2, 1, syscall.EINVAL},
+		{"more data", write, 0, 1, 2, syscall.EINVAL}, {"another command", proto.CmdReset, 0, 1, 0, syscall.ENOTSUP},
+	} {
+		q := proto.DMABody{Addr: 1<<32 + c.at, Count: c.n}
+		r, err := server.Call(c.cmd, proto.Encode(q, bytes.Repeat([]byte{9}, c.data)))
+		if c.want != nil {
+			check.Fails(t, c.name, err, c.want)
+			continue
+		}
+		want := 16
+		if c.cmd == read {
+			want += int(c.n)
+		}
+		if must.OK(t, err); len(r.Body) != want {
+			t.Errorf("%s: a reply of %d bytes, want %d", c.name, len(r.Body), want)
+		} else if last := r.Body[len(r.Body)-1]; c.cmd == read && c.n == 1 && last != low[4095] && last != high[0] {
+			t.Errorf("%s: read %d", c.name, last)
+		}
+	}
+	check.Equal(t, bytes.Count(low, []byte{9}), 4096, "%d bytes were written")
+	check.Fails(t, "a short request", check.Err(server.Call(read, make([]byte, 15))), syscall.EINVAL)
+}
+
+// Only whole pages are mapped.
+func TestMapRefuses(t *testing.T) {
+	_, f := client(t)
+	m := pages(t, 8192)
+	for name, bad := range map[string]dma.Memory{"nothing": {FD: -1}, "a part of a page": {Bytes: m.Bytes[:4097], FD: -1},
+		"not from its start": {Bytes: m.Bytes[1:4097], FD: -1}, "before the file": {Bytes: m.Bytes, Off: -1}} {
+		check.Fails(t, name, check.Err(f.Map(bad)), nil, "not whole pages")
+	}
+	iova := must.Get(f.Map(m))(t)
+	if iova < 1<<32 || iova >= 1<<47 || iova%(2<<20) != 0 {
+		t.Errorf("mapped at %#x", iova)
+	}
+	check.OK(t, f.Unmap(iova, 8192))
+	check.Equal(t, len(f.maps), 0, "%d mappings are left")
+}
+
 func TestInterrupts(t *testing.T) {
 	_, f := client(t)
 	bar, _ := f.BAR(0)

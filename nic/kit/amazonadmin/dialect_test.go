@@ -26,6 +26,7 @@ func TestEventDoorbell(t *testing.T) {
 		r := must.Get(newRegs("test", c.dialect, NoReadLess, mmio.Trapped(0x80, d, nil, nil), a))(t)
 		check.Equal(t, r.direct, c.direct, c.name+": registers are read by MMIO: %v")
 		e := must.Get(NewEvents(r, a, depth))(t)
+		check.Equal(t, binary.LittleEndian.Uint32(d.regs[AENQ_CAPS:]), 64<<16|depth, c.name+": AENQ_CAPS %#x")
 		doorbell := func() uint32 { return binary.LittleEndian.Uint32(d.regs[AENQ_HEAD_DB:]) }
 		e.Start()
 		check.Equal(t, doorbell(), c.first, c.name+": the doorbell starts at %d")

@@ -86,6 +86,30 @@ func newQueue(t testing.TB, dialect Dialect, depth int, answer func(*device, []b
 	return d, q
 }
 
+// The last name of a status, and one that has none; a command that fills an entry, and one that does not fit.
+func TestLimitsOfCommands(t *testing.T) {
+	for s, want := range map[Status]string{7: "resource busy", 8: "status 8", 255: "status 255"} {
+		check.Equal(t, s.String(), want, "%s")
+	}
+	_, q := newQueue(t, EFA, 4, func(d *device, c []byte) { d.complete(c, 0) })
+	var full struct {
+		Header
+		_ [EntrySize - 4]byte
+	}
+	var long struct {
+		Header
+		_ [EntrySize]byte
+	}
+	var out struct {
+		Completion
+		_ [EntrySize - 8]byte
+	}
+	check.Equal(t, unsafe.Sizeof(full)+unsafe.Sizeof(out), 2*EntrySize, "%d bytes")
+	check.OK(t, Exec(q, "full", &full, &out))
+	defer func() { check.Equal(t, recover() != nil, true, "a command that does not fit: %t") }()
+	Exec(q, "long", &long, &out)
+}
+
 type ask struct {
 	Header
 	_     [2]uint32

@@ -112,7 +112,6 @@ func Attach(c *kit.Card, dialect Dialect, bar *mmio.Window) (*Regs, error) {
 	if err := c.Fn.SetBusMaster(false); err != nil {
 		return nil, err
 	}
-	c.AddressBits = 0 // unknown until the device reports it
 	if err := c.Allocate(1 << 20); err != nil {
 		return nil, err
 	}

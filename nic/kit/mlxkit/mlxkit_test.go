@@ -22,6 +22,12 @@ func TestDataSegment(t *testing.T) {
 	}
 }
 
+func TestSyndrome(t *testing.T) {
+	for s, want := range map[Syndrome]string{0x04: "0x04 local protection error", 0x99: "0x99 (unknown)"} {
+		check.Equal(t, s.String(), want, "%s")
+	}
+}
+
 func TestUnsent(t *testing.T) {
 	// Eight blocks. From block 6 on: WQEs of 1, 2 (over the end of the queue), 1 and 3 blocks; a size of 0 counts as a
 	// block.

@@ -28,6 +28,9 @@ func TestClaim(t *testing.T) {
 	comm := strings.TrimSpace(string(must.Get(os.ReadFile("/proc/self/comm"))(t)))
 	check.Fails(t, "again", check.Err(here.Claim(claimed[1:], &notes)), nic.ErrBusy,
 		fmt.Sprintf("process %d (%s) answers for it on eth1", os.Getpid(), comm))
+	check.Fails(t, "one of two", check.Err(here.Claim([]netip.Prefix{netip.MustParsePrefix("10.0.0.3/24"), claimed[1]}, &notes)),
+		nic.ErrBusy)
+	must.Get(here.Claim([]netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}, &notes))(t).Close()
 	for _, other := range []*Interface{{Index: 7, namespace: 2}, {Index: 8, namespace: 1}} {
 		must.Get(other.Claim(claimed, &notes))(t).Close()
 	}
@@ -45,11 +48,14 @@ func TestClaimFolderOfOthers(t *testing.T) {
 	needs.Root(t, "folders of another user")
 	const nobody = 65534
 	t.Setenv("XDG_RUNTIME_DIR", "")
-	for name, make := range map[string]func(parent, folder string){
-		"parent of another user": func(parent, _ string) { must.OK(t, os.Chown(parent, nobody, nobody)) },
-		"folder of another user": func(_, folder string) { must.OK(t, os.Chown(folder, nobody, nobody)) },
-		"parent for everyone":    func(parent, _ string) { must.OK(t, os.Chmod(parent, 0o777)) },
-		"folder for everyone":    func(_, folder string) { must.OK(t, os.Chmod(folder, 0o777|os.ModeSticky)) },
+	for name, c := range map[string]struct {
+		make func(parent, folder string)
+		says string
+	}{
+		"parent of another user": {func(parent, _ string) { must.OK(t, os.Chown(parent, nobody, nobody)) }, "65534, mode 0755"},
+		"folder of another user": {func(_, folder string) { must.OK(t, os.Chown(folder, nobody, nobody)) }, "65534, mode 0700"},
+		"parent for everyone":    {func(parent, _ string) { must.OK(t, os.Chmod(parent, 0o777)) }, "0, mode 0777"},
+		"folder for everyone":    {func(_, folder string) { must.OK(t, os.Chmod(folder, 0o777|os.ModeSticky)) }, "0, mode 01777"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			parent := t.TempDir()
@@ -58,16 +64,16 @@ func TestClaimFolderOfOthers(t *testing.T) {
 			theirs := must.Get(os.Create(filepath.Join(folder, "1-7-10.0.0.2")))(t)
 			defer theirs.Close()
 			must.OK(t, unix.Flock(int(theirs.Fd()), unix.LOCK_EX))
-			make(parent, folder)
+			c.make(parent, folder)
 			t.Setenv("RUNTIME_DIRECTORY", parent)
 			var notes []string
 			got, why := folderFrom(strings.Split(parent, ":"))
 			check.Equal(t, got, "", "folder %q, want %q")
-			check.Fails(t, "folder", why, nil, "is not a folder that only user 0 can write")
-			c := must.Get((&Interface{Name: "eth1", Index: 7, namespace: 1}).Claim(claimed, &notes))(t)
-			c.Close()
-			if len(c) != len(claimed) && len(notes) != 1 {
-				t.Errorf("%d addresses are claimed, notes %q", len(c), notes)
+			check.Fails(t, "folder", why, nil, "is not a folder that only user 0 can write (owner "+c.says+")")
+			claims := must.Get((&Interface{Name: "eth1", Index: 7, namespace: 1}).Claim(claimed, &notes))(t)
+			claims.Close()
+			if len(claims) != len(claimed) && len(notes) != 1 {
+				t.Errorf("%d addresses are claimed, notes %q", len(claims), notes)
 			}
 		})
 	}
