@@ -253,6 +253,11 @@ func TestAddResponderWithoutAlignment(t *testing.T) {
 		if err := r.AddResponder(l, trips, -1); !errors.Is(err, errNotShown) || r.Aligned != "" {
 			t.Errorf("%+v: %v; %s", c, err, r.Aligned)
 		}
+		if c.offset == 0 {
+			must.OK(t, r.AddResponder(l, trips, 0))
+			check.Contains(t, r.Aligned, "stated to differ by at most 0 ns")
+			r, l, sides = c.build()
+		}
 		l.Same = true
 		for range 2 {
 			must.OK(t, r.AddResponder(l, trips, -1))

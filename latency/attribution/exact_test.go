@@ -43,9 +43,37 @@ func TestDivideExactly(t *testing.T) {
 	}
 }
 
+// What this host can have caused is what went beyond the usual, and after the reply's timestamp if there is one.
+func TestOwn(t *testing.T) {
+	u := Usual{Send: 3000, NIC: 1500, Residence: 400}
+	for what, c := range map[string]struct {
+		left, leftNIC, looked, reached int64 // since it was sent; it was seen after 20 µs
+		want                           [3]int64
+	}{
+		"as usual":                    {3000, 0, 20_000, 0, [3]int64{0, 0, 0}},
+		"sooner than usual":           {2000, 2500, 20_000, 19_000, [3]int64{0, 0, 0}},
+		"later":                       {5000, 0, 15_000, 0, [3]int64{2000, 0, 5000}},
+		"later by the card":           {2000, 5000, 15_000, 0, [3]int64{2000, 0, 5000}},
+		"on the way from the card":    {3000, 0, 19_900, 10_000, [3]int64{0, 8400, 100}},
+		"waited for the loop":         {3000, 0, 3000, 10_000, [3]int64{0, 0, 8500}},
+		"came as usual":               {3000, 0, 3000, 18_500, [3]int64{0, 0, 0}},
+		"looked after it was seen":    {3000, 0, 20_001, 0, [3]int64{0, 0, 0}},
+		"a timestamp after it's seen": {3000, 0, 3000, 30_000, [3]int64{0, 0, 0}},
+	} {
+		p := Probe{Sent: 7000, Left: 7000 + c.left, LeftNIC: c.leftNIC, Looked: 7000 + c.looked, Reached: c.reached,
+			Seen: 27_000}
+		send, card, wait := p.own(&u)
+		check.Equal(t, [3]int64{send, card, wait}, c.want, what+": %d")
+	}
+	for answer, want := range map[int64]int64{0: 0, 400: 0, 401: 1} {
+		b := (&Parts{FarAnswer: answer, Path: 9, HereSeen: 5}).Beyond(&u)
+		check.Equal(t, b, Parts{FarAnswer: want, HereSeen: 5}, "beyond the usual: %+v")
+	}
+}
+
 // The times of a round trip, those that are unknown, and the clocks that they are from.
 func TestTimes(t *testing.T) {
-	whole := Probe{Intended: 1000, Sent: 1100, Left: 1200, Looked: 9000, Seen: 11_100, Residence: 0, There: 3000, Back: 7000,
+	whole := Probe{Intended: 1000, Sent: 1100, Left: 1200, Looked: 9000, Seen: 11_100, There: 3000, Back: 7000,
 		ClockError: 50, LeftNIC: 300, LeftNICError: 7, Reached: 9000, ReachedError: 8, FarWait: -1}
 	for what, c := range map[string]struct {
 		change  func(*Probe)
