@@ -145,8 +145,6 @@ func (g *specialQP) send(mad []byte, to ib.Datagram) error {
 	data := mlxkit.NewData(uint32(len(mad)), g.d.lkey, g.sentIOVA)
 	*(*mlxkit.DataSegment)(unsafe.Pointer(&b[48])) = data
 	binary.BigEndian.PutUint32(b[64:], inlineSegment|4)
-	second := unsafe.Slice((*byte)(unsafe.Pointer(g.block(g.tail+1))), txbb)
-	copy(second[4:], b[txbb+4:])
 	mmio.Store32(g.block(g.tail+1), *(*uint32)(unsafe.Pointer(&b[txbb])))
 	first := unsafe.Slice((*byte)(unsafe.Pointer(g.block(g.tail))), txbb)
 	copy(first[4:], b[4:txbb])

@@ -3,6 +3,7 @@ package xdp_test
 import (
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -236,7 +237,12 @@ func TestClose(t *testing.T) {
 	v := pair(t)
 	other := v.Config()
 	other.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.99/24")}
-	for range 3 {
+	files := func() int { return len(must.Get(os.ReadDir("/proc/self/fd"))(t)) }
+	before := 0
+	for i := range 3 {
+		if i == 1 { // the first opens some that remain, such as the runtime's poller
+			before = files()
+		}
 		d := open(t, &v.Host, v.Config(), xdp.Options{})
 		v.Host.Do(func() {
 			check.Fails(t, "a second one", check.Err(xdp.Open(nic.Options{Device: v.Host.Name, Match: other},
@@ -244,6 +250,9 @@ func TestClose(t *testing.T) {
 		})
 		v.Ping(t, veth.Our4.Addr())
 		must.Close(t, d)
+	}
+	if n := files(); n > before { // fewer, if the garbage collector closes some of before
+		t.Errorf("%d files are open, before there were %d", n, before)
 	}
 }
 
