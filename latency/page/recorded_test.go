@@ -160,6 +160,7 @@ func TestRecorded(t *testing.T) {
 			return Comparison(w, compare.Reports(base, plain(12, "slower", 4400), full), Link{Name: "a", Href: "b"})
 		},
 		"sweep": func(w io.Writer) error { return Sweep(w, all, links(all)) },
+		"sizes": func(w io.Writer) error { return Sweep(w, all[:2], links(all[:2])) },
 		"overview": func(w io.Writer) error {
 			c := compare.Reports(base, plain(12, "slower", 4400))
 			return Overview(w, "both", []Item{{Link{"base", "b"}, c.Reports[0]}, {Link{"slower", "s"}, c.Reports[1]},

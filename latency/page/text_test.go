@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,4 +211,13 @@ func TestAnswer(t *testing.T) {
 	}
 	check.Contains(t, text, first+"\n\n")
 	check.Contains(t, html, "<title>"+first+" – ", `<meta property="og:description" content="`+first+`">`)
+}
+
+// Why there are no one-way delays is a warning.
+func TestNoOneWayDelays(t *testing.T) {
+	r := synthetic.Sampled(rand.New(rand.NewPCG(1, 9)), 4000, 10, 1, 1000, synthetic.NoDrift)
+	for why, want := range map[string]bool{"": false, "clock error unknown": true} {
+		r.STAMP = &report.STAMP{OneWay: report.OneWay{Why: why}}
+		check.Equal(t, slices.Contains(warnings(r), "no one-way delays: clock error unknown"), want, why+": %t")
+	}
 }
