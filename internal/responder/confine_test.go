@@ -68,7 +68,7 @@ func TestConfined(t *testing.T) {
 			}
 			p.stop(t, syscall.SIGTERM)
 			log := p.Log.String()
-			check.Contains(t, log, "msg=confined")
+			check.Contains(t, log, "msg=confined", `stage="process and settings"`)
 			if strings.Contains(log, "not permitted") || strings.Contains(log, "permission denied") {
 				t.Errorf("something is refused:\n%s", log)
 			}
@@ -88,6 +88,25 @@ func TestDeviceFolder(t *testing.T) {
 		s := &settings{}
 		s.trust.user = user
 		check.Equal(t, s.deviceFolder(), want, "with trust.user "+user+" %q")
+	}
+}
+
+// Root stays root where the settings say so or need it. Any other user stays.
+func TestUser(t *testing.T) {
+	for set, want := range map[string]string{
+		"trust.user=root":  `uid 0 stays: trust.user = "root"`,
+		"cpu.isolate=true": "uid 0 stays: cpu.isolate restores root-owned files in /sys and /proc at exit",
+	} {
+		s := newSettings([]int{0})
+		must.OK(t, s.table.Set(set))
+		must.OK(t, s.table.Apply())
+		u, hold := s.user()
+		if uid := os.Geteuid(); uid != 0 {
+			want = fmt.Sprintf("uid %d, as it was started", uid)
+		}
+		if u != nil || hold.Err != nil || hold.What != want {
+			t.Errorf("%s: %v, %v, want %s", set, u, hold, want)
+		}
 	}
 }
 

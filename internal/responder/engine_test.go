@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime/metrics"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -100,6 +104,65 @@ func TestLoopFails(t *testing.T) {
 			t.Errorf("got %v, want %v of queue 1 alone", err, want)
 		}
 	}
+}
+
+// Each loop has a thread, which joins the core's cgroup and ends with the loop. A round ends with its last loop.
+func TestLoopThreads(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var threads [2]int
+	var joined, ended atomic.Int64
+	e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+		threads[q] = unix.Gettid()
+		err := spin(q, stop, r)
+		for start := polling.TSC(); q == 1 && polling.TSC()-start < 1e8; {
+		}
+		ended.Add(1)
+		return err
+	}, 2)
+	e.join = func() error { joined.Add(1); return nil }
+	must.OK(t, e.run(ctx, cancel))
+	check.Equal(t, ended.Load(), 2, "%d loops have ended")
+	check.Equal(t, joined.Load(), 2, "%d threads have joined")
+	for _, id := range threads {
+		await.Until(t, "the loop's thread has ended", func() bool {
+			_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", id))
+			return err != nil || id == os.Getpid()
+		})
+	}
+	broken := errors.New("broken")
+	e.join = func() error { return broken }
+	check.Fails(t, "a cgroup", e.run(context.Background(), nil), broken)
+}
+
+// follower is an interface whose MAC changes.
+type follower struct {
+	changes chan [6]byte
+	seen    [][6]byte
+}
+
+func (f *follower) MACChanged() <-chan [6]byte { return f.changes }
+
+func (f *follower) FollowMAC(mac [6]byte) error {
+	f.seen = append(f.seen, mac)
+	return errors.New("no such interface")
+}
+
+// When the interface's MAC changes, the loops are stopped for the change alone, and started again.
+func TestLoopsFollowMAC(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	starts, readies := 0, 0
+	e := newEngine(t, func(q int, stop *atomic.Bool, r *fastpath.Responder) error {
+		if starts++; starts == 2 {
+			cancel()
+		}
+		return spin(q, stop, r)
+	}, 1)
+	f, log := &follower{changes: make(chan [6]byte, 1)}, new(strings.Builder)
+	e.followed, e.log = f, slog.New(slog.NewTextHandler(log, nil))
+	must.OK(t, e.run(ctx, func() { readies++; f.changes <- plantMAC }))
+	check.Same(t, f.seen, [][6]byte{plantMAC}, "followed %x")
+	check.Equal(t, fmt.Sprint(starts, readies, e.collections.Load()), "2 1 0", "starts, times ready, collections: %s")
+	check.Contains(t, log.String(), "cannot follow the interface's MAC", "no such interface")
 }
 
 func TestAdvise(t *testing.T) {

@@ -16,8 +16,11 @@ func releaseCommand(args []string, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError(fmt.Sprintf("unexpected argument %q", args[0]))
 	}
-	host := &isolate.Host{}
-	steps := host.Abandoned()
+	return printUndone(stdout, (&isolate.Host{}).Abandoned())
+}
+
+// printUndone prints what was done for each change that was left, and fails if not all of it is undone.
+func printUndone(stdout io.Writer, steps []isolate.Step) error {
 	failed := 0
 	for _, s := range steps {
 		switch {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/host/isolate"
 	"github.com/rebound-nic/rebound/internal/host/process"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/await"
@@ -181,5 +182,67 @@ func TestServeOn(t *testing.T) {
 		if !regexp.MustCompile(c.ready).MatchString(p.ready) || !strings.Contains(p.log.String(), c.log) {
 			t.Errorf("%q: %q, want %q and in the log %q:\n%s", c.sets, p.ready, c.ready, c.log, steps(p.log.String()))
 		}
+	}
+}
+
+// A folder for a report is one that this user may make, as far as the modes of the folders above it say.
+func TestReportable(t *testing.T) {
+	parent := t.TempDir()
+	must.OK(t, os.Chmod(filepath.Dir(parent), 0o755))
+	checked := make(chan error)
+	for mode, allowed := range map[os.FileMode]bool{0o777: true, 0o555: false, 0o666: false} {
+		must.OK(t, os.Chmod(parent, mode))
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread has another user, and ends
+			if os.Geteuid() == 0 {
+				// the real user, whom access(2) is about
+				unix.RawSyscall(unix.SYS_SETRESUID, 65534, ^uintptr(0), ^uintptr(0))
+			}
+			checked <- reportable(parent + "/run/")
+		}()
+		if err := <-checked; allowed {
+			check.OK(t, err)
+		} else {
+			check.Fails(t, mode.String(), err, unix.EACCES, "stats.report: cannot create a folder in "+parent)
+		}
+	}
+	must.OK(t, os.Chmod(parent, 0o700))
+}
+
+// What release prints of each change that it found, and fails for.
+func TestPrintUndone(t *testing.T) {
+	busy := isolate.Step{Name: "busy"}
+	done, failed := isolate.Step{Name: "one", Done: "undone"}, isolate.Step{Name: "two", Err: unix.EPERM}
+	for _, c := range []struct {
+		steps []isolate.Step
+		want  string
+	}{
+		{nil, "nothing to undo\n<nil>"},
+		{[]isolate.Step{busy, done}, "busy: still running; it undoes its changes when it exits\none: undone\n<nil>"},
+		{[]isolate.Step{failed, failed}, strings.Repeat("two: not done: operation not permitted\n", 2) +
+			"2 could not be undone completely"},
+	} {
+		var b strings.Builder
+		err := printUndone(&b, c.steps)
+		check.Equal(t, b.String()+fmt.Sprint(err), c.want, "%q")
+	}
+}
+
+// check fails with the number of findings that are more than notes, and tests the guard of each core that a real-time
+// loop would have.
+func TestCheckCounts(t *testing.T) {
+	for set, guards := range map[string]int{"cpu.priority=0": 0, "cpu.priority=1": 1} {
+		var out strings.Builder
+		err := checkCommand([]string{"-set", set}, &out, nil)
+		bad := len(regexp.MustCompile(`(?m)^(warning|serious) `).FindAllString(out.String(), -1))
+		if bad > 0 {
+			check.Equal(t, err, error(errNotReady(bad)), "%v")
+		} else {
+			check.OK(t, err)
+			check.Contains(t, out.String(), "ready for low latency")
+		}
+		tested := regexp.MustCompile(`(?m)^guard +(a SCHED_FIFO|core \d+ could)`).FindAllString(out.String(), -1)
+		check.Equal(t, len(tested), guards, set+": %d cores were tested")
+		check.Equal(t, regexp.MustCompile(`from core \d+ for 0`).MatchString(out.String()), false, "for no time: %t")
 	}
 }

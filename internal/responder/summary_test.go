@@ -17,12 +17,12 @@ func (w *writes) Write(b []byte) (int, error) {
 func TestTableIsWrittenAtOnce(t *testing.T) {
 	var w writes
 	err := printTable(&w, func(w io.Writer) error {
-		for i := range 3 {
-			fmt.Fprintf(w, "line\t%d\n", i)
+		for i, name := range []string{"<b>", "line", "line"} {
+			fmt.Fprintf(w, "%s\t%d\n", name, i)
 		}
 		return nil
 	})
-	if err != nil || len(w) != 1 || w[0] != "line  0\nline  1\nline  2\n" {
+	if err != nil || len(w) != 1 || w[0] != "<b>   0\nline  1\nline  2\n" {
 		t.Errorf("%q written, %v", w, err)
 	}
 }
