@@ -316,22 +316,25 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// Many metrics are several requests, each of which is bounded.
+// Many metrics are several requests, each of which is bounded, and so are those that end. The first that fails is the
+// last of its push.
 func TestBatches(t *testing.T) {
 	for _, target := range []string{"http://h/v1/metrics", "http://h/api/v1/write"} {
 		s := &source{values: map[float64]uint64{}, schema: 8}
-		for v := 1e-6; v < 1; v *= 1.01 {
+		for v := 1e-6; v < 1; v *= 1.05 {
 			s.values[v] = 5
 		}
-		for i := range 100 {
-			s.targets = append(s.targets, number(float64(i)))
+		for i := range 600 {
+			s.targets = append(s.targets, number(float64(i))+strings.Repeat("x", 400))
 		}
-		requests, series, largest := 0, 0, 0
+		requests, series, largest, fails := 0, 0, 0, false
 		p := New(Options{To: to(t, target, nil), Job: "j", Instance: "i", Start: start, Gather: s.gather,
 			Log: slog.New(slog.DiscardHandler)})
 		p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
 			body, _ := io.ReadAll(r.Body)
-			requests++
+			if requests++; fails {
+				return nil, io.ErrClosedPipe
+			}
 			if target == "http://h/v1/metrics" {
 				r := unpack(t, body)
 				largest = max(largest, proto.Size(r))
@@ -346,9 +349,17 @@ func TestBatches(t *testing.T) {
 			}
 			return accepted(t, target, body), nil
 		})
-		must.OK(t, p.send(t.Context(), time.Now(), false))
-		if requests < 2 || series != 300 || largest > mostBytes+mostBytes/4 {
-			t.Errorf("%s: %d requests, %d series of 300, the largest has %d bytes", target, requests, series, largest)
+		for _, end := range []bool{false, true} {
+			requests, fails = 0, true
+			check.Fails(t, target, p.send(t.Context(), time.Now(), end), io.ErrClosedPipe)
+			check.Equal(t, requests, 1, target+": %d requests with one that fails")
+			requests, series, largest, fails = 0, 0, 0, false
+			must.OK(t, p.send(t.Context(), time.Now(), end))
+			if requests < 2 || requests > 100 || series != 1800 || largest > mostBytes+mostBytes/4 ||
+				(len(p.known) == 0) != end {
+				t.Errorf("%s: %d requests, %d series of 1800, %d are known, the largest has %d bytes; end %t", target,
+					requests, series, len(p.known), largest, end)
+			}
 		}
 	}
 }
