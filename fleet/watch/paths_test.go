@@ -2,11 +2,15 @@ package watch
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rebound-nic/rebound/fleet/trace"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -165,4 +169,35 @@ func TestTraceLimits(t *testing.T) {
 	p.finishTrace(&flow{id: p.state.id}, 0, trace.Result{}, nil) // a flow that was replaced
 	p.drain(p.ring, p.now)
 	check.Equal(t, p.log.String(), "", "the log: %s")
+}
+
+// A path's metrics have its probes, whether it is up, and the last hop of the trace of a present loss.
+func TestPathMetrics(t *testing.T) {
+	p := newPathed(t, 4)
+	traced := &trace.Result{Hops: []trace.Hop{{TTL: 1, Addr: netip.MustParseAddr("10.0.0.8")},
+		{TTL: 3, Addr: netip.MustParseAddr("10.0.0.9")}}}
+	p.state.paths.list = []path{{port: 1, sent: 5, lost: 3, bad: true, trace: traced}, {port: 2, bad: true,
+		trace: &trace.Result{}}, {port: 3, sent: 7, trace: traced}, {port: 4, bad: true}}
+	d := describe(p.state.Target)
+	names := map[*prometheus.Desc]string{d.pathProbes: "probes", d.pathLost: "lost", d.pathUp: "up", d.lastHop: "hop"}
+	for _, c := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "probes 5 [1] lost 3 [1] up 0 [1] hop 3 [1 10.0.0.9] probes 0 [2] lost 0 [2] up 0 [2] hop 0 [2 ] " +
+			"probes 7 [3] lost 0 [3] up 1 [3] probes 0 [4] lost 0 [4] up 0 [4]"},
+		{func() { p.state.paths.list = p.state.paths.list[2:3]; p.state.health.down = true },
+			"probes 7 [3] lost 0 [3] up 1 [3] hop 3 [3 10.0.0.9]"},
+		{func() { p.state.gone = true }, "probes 7 [3] lost 0 [3]"},
+		{func() { p.state.paths = nil }, ""},
+	} {
+		var got []string
+		c.change()
+		p.state.collectPaths(d, func(d *prometheus.Desc, n int64, port string) {
+			got = append(got, fmt.Sprint(names[d], " ", n, " [", port, "]"))
+		}, func(d *prometheus.Desc, v float64, labels ...string) {
+			got = append(got, fmt.Sprint(names[d], " ", v, " ", labels))
+		})
+		check.Equal(t, strings.Join(got, " "), c.want, "%s")
+	}
 }
