@@ -68,6 +68,8 @@ func TestBecomeWithLockedMemory(t *testing.T) {
 	must.OK(t, Become(nobody))
 	close(stop)
 	<-done
+	// Another change of the user would not keep the capabilities.
+	must.Equal(t, must.Get(unix.PrctlRetInt(unix.PR_GET_KEEPCAPS, 0, 0, 0, 0))(t), 0, "PR_GET_KEEPCAPS is %d")
 }
 
 // With a limit on locked memory, changing the user needs CAP_SETPCAP: Cannot returns in advance the error of Become.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -443,6 +445,21 @@ func TestGuards(t *testing.T) {
 			t.Errorf("%v: %s, %v, want %s", c.files, got, err, c.want)
 		}
 	}
+}
+
+// A CPU or a priority that does not exist is not tested.
+func TestProbeFails(t *testing.T) {
+	_, _, err := Probe(1023, 1, 0)
+	check.Fails(t, "a CPU", err, unix.EINVAL, "run on CPU 1023: ")
+	var all unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(0, &all))
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	longest, total, err := Probe(cpu, 100, 0)
+	check.Fails(t, "a priority", err, unix.EINVAL, fmt.Sprintf("SCHED_FIFO 100 on CPU %d: ", cpu))
+	check.Equal(t, longest+total, 0, "it was descheduled for %v")
 }
 
 func TestCPUs(t *testing.T) {

@@ -59,6 +59,57 @@ func TestReadCounters(t *testing.T) {
 	check.Equal(t, counters(t, 1, all).Read(), want, "%+v")
 }
 
+// What the counters say of a period: all of it without tracepoints, and with them what they do not show. A thread that
+// waited and was not preempted was stopped or asleep.
+func TestCounted(t *testing.T) {
+	for _, c := range []struct {
+		grown  Counts
+		traced bool
+		want   []string
+	}{
+		{Counts{}, false, nil},
+		{Counts{Steal: 2, Faults: 3, Timer: 4, Interrupts: 5, Softirqs: [10]uint64{3: 6, 9: 7}}, false,
+			[]string{fmt.Sprint(Steal, "  2 20ms"), fmt.Sprint(PageFault, "  3 0s"), fmt.Sprint(Timer, "  4 0s"),
+				fmt.Sprint(Interrupt, "  5 0s"), fmt.Sprint(Softirq, " NET_RX 6 0s"),
+				fmt.Sprint(Softirq, " RCU 7 0s")}},
+		{Counts{Steal: 1, Faults: 2, Timer: 4, Preempted: 1, Waited: 7000}, true,
+			[]string{fmt.Sprint(Steal, "  1 10ms"), fmt.Sprint(PageFault, "  2 0s")}},
+		{Counts{Preempted: 2, Waited: 7000}, false, []string{fmt.Sprint(Descheduled, "  2 7µs")}},
+		{Counts{Preempted: 1}, false, []string{fmt.Sprint(Descheduled, "  1 0s")}},
+		// as if it was another thread's
+		{Counts{Preempted: 1, Waited: 1<<64 - 9}, false, []string{fmt.Sprint(Descheduled, "  1 0s")}},
+		{Counts{Waited: 5000}, false, []string{fmt.Sprint(Descheduled, "  1 5µs")}},
+		{Counts{Waited: 4999}, false, nil},
+		{Counts{Waited: 1<<64 - 9}, false, nil},
+	} {
+		var got []string
+		w := newWatcher(5*time.Microsecond, func(e Event) {
+			got = append(got, fmt.Sprint(e.Cause, " ", e.Name, " ", e.Count, " ", e.Took))
+			if e.CPU != 1 || e.Start != 100 || e.End != 200 || !e.Weak {
+				t.Errorf("%+v", e)
+			}
+		})
+		w.clocks.pairs = []pair{{0, 0}, {1 << 40, 1 << 41}}
+		if c.traced {
+			w.kernel = &kernel{}
+		}
+		files := [6]string{interrupts, softirqCounts, stat, status, schedstat, task}
+		x := &core{cpu: 1, counters: counters(t, 1, files)}
+		all := x.counters.Read()
+		x.before = all
+		for _, v := range []struct{ was, grown *uint64 }{{&x.before.Steal, &c.grown.Steal},
+			{&x.before.Faults, &c.grown.Faults}, {&x.before.Timer, &c.grown.Timer},
+			{&x.before.Interrupts, &c.grown.Interrupts}, {&x.before.Softirqs[3], &c.grown.Softirqs[3]},
+			{&x.before.Softirqs[9], &c.grown.Softirqs[9]}, {&x.before.Preempted, &c.grown.Preempted},
+			{&x.before.Waited, &c.grown.Waited}} {
+			*v.was -= *v.grown
+		}
+		w.counted(x, 100, 200)
+		check.Same(t, got, c.want, fmt.Sprintf("%+v: ", c.grown)+"%q")
+		check.Equal(t, c.traced || x.before == all, true, "the counters are kept: %t")
+	}
+}
+
 func TestIRQNames(t *testing.T) {
 	irqs := map[uint32]string{}
 	parseIRQs(interrupts, irqs)

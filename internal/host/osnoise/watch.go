@@ -286,7 +286,7 @@ func (w *Watcher) counted(c *core, from, to int64) {
 		return
 	}
 	waited := time.Duration(b.Waited - a.Waited)
-	if b.Preempted == a.Preempted && b.Waited > a.Waited && waited >= w.threshold {
+	if b.Preempted == a.Preempted && waited >= w.threshold {
 		b.Preempted++ // it was stopped or asleep, and then waited
 	}
 	weak(Descheduled, "", b.Preempted, a.Preempted, max(waited, 0))

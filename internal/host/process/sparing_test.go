@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -43,6 +44,16 @@ func TestFloodOfMessages(t *testing.T) {
 		}
 		if n := lines("turned away"); n != messageBurst {
 			t.Errorf("%d lines after an hour, want %d", n, messageBurst)
+		}
+		for i := range mostMessages - 2 { // two others were before
+			l.Warn(strconv.Itoa(i))
+		}
+		for range each {
+			l.WithGroup("more").Warn("a message without a budget")
+			l.WithGroup("more").Warn("another message")
+		}
+		if n := lines("without a budget"); n != each || lines("another message") != messageBurst {
+			t.Errorf("%d lines without a budget, %d with one", n, lines("another message"))
 		}
 	})
 }
