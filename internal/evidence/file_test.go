@@ -1,8 +1,10 @@
 package evidence
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -180,4 +182,121 @@ func TestCollect(t *testing.T) {
 	check.Equal(t, len(collect(root, "eth0").Function), 0, "%d attributes of an interface")
 	h = Host{}
 	check.Equal(t, len(h.memoryTypes(t.TempDir())), 0, "%d lines without the table")
+}
+
+// toy is a card that receives what a test gives it, and fails where it says.
+type toy struct {
+	nic.Device
+	in      [][]byte
+	sent    []byte
+	frames  uint64 // counted, for each that is sent
+	counted uint64
+	fails   string
+	reads   int
+}
+
+func (c *toy) fail(at string) error {
+	if c.fails == at {
+		return errors.New("failed to " + at)
+	}
+	return nil
+}
+
+func (c *toy) Send(b []byte) error { c.sent, c.counted = b, c.counted+c.frames; return c.fail("send") }
+
+func (c *toy) Recv(buf []byte) (n int, at int64, err error) {
+	if len(c.in) > 0 {
+		n, c.in = copy(buf, c.in[0]), c.in[1:]
+	}
+	return n, 0, c.fail("receive")
+}
+
+func (c *toy) ReadStats(s *nic.Stats) error {
+	c.reads++
+	s.TxFrames = c.counted
+	return c.fail(fmt.Sprint("read ", c.reads))
+}
+
+// mail is a toy that carries messages.
+type mail struct {
+	nic.Messenger
+	toy
+}
+
+func (m *mail) Endpoints() []nic.Endpoint                      { return make([]nic.Endpoint, 1) }
+func (m *mail) Resolve(nic.Address) (p nic.Peer, err error)    { return p, m.fail("resolve") }
+func (m *mail) Send(_ nic.Service, _ nic.Peer, b []byte) error { return m.toy.Send(b) }
+func (m *mail) Recv(buf []byte) (int, int64, error)            { return m.toy.Recv(buf) }
+func (m *mail) ReadStats(s *nic.Stats) error                   { return m.toy.ReadStats(s) }
+
+// What the self-test says of one frame or message: whether it was sent, counted and received, and what failed.
+func TestSelfTest(t *testing.T) {
+	began := time.Unix(1, 0)
+	own, _ := ownFrame(device, began)
+	peer := netip.MustParseAddr("10.0.0.2")
+	asked, _ := request(device, netip.MustParseAddr("10.0.0.1"), peer)
+	reply := slices.Clone(asked)
+	reply[21] = 2
+	copy(reply[28:], peer.AsSlice())
+	for _, c := range []struct {
+		name  string
+		card  toy
+		mail  bool
+		peer  bool
+		want  Loop
+		fails string
+	}{
+		{"it returns", toy{in: [][]byte{reply, nil, own}, frames: 1}, false, false,
+			Loop{"itself", 60, true, true, true, 0}, ""},
+		{"it is not counted", toy{in: [][]byte{own}}, false, false, Loop{"itself", 60, true, false, true, 0}, ""},
+		{"it does not return", toy{in: [][]byte{asked}, frames: 1}, false, false,
+			Loop{"itself", 60, true, true, false, 0}, ""},
+		{"a peer", toy{in: [][]byte{own, reply}, frames: 1}, false, true,
+			Loop{"a peer, by ARP", 60, true, true, true, 0}, ""},
+		{"a silent peer", toy{frames: 1}, false, true, Loop{"a peer, by ARP", 60, true, true, false, 0},
+			"the peer did not answer within 5ms"},
+		{"a message", toy{in: [][]byte{own[:3], []byte("GRH rebound probe")}, frames: 1}, true, false,
+			Loop{"itself", 13, true, true, true, 0}, ""},
+		{"no queue pair", toy{fails: "resolve"}, true, false, Loop{To: "itself"}, "failed to resolve"},
+		{"not sent", toy{fails: "send"}, false, false, Loop{To: "itself", Bytes: 60}, "failed to send"},
+		{"not received", toy{fails: "receive"}, false, false, Loop{To: "itself", Bytes: 60, Sent: true},
+			"failed to receive"},
+		{"counters before", toy{fails: "read 1"}, false, false, Loop{To: "itself", Bytes: 60}, "failed to read 1"},
+		{"counters after", toy{in: [][]byte{own}, fails: "read 2"}, false, false,
+			Loop{"itself", 60, true, false, true, 0}, "failed to read 2"},
+	} {
+		f := &File{Info: &nic.Info{MAC: "06:a1:b2:c3:d4:e5"}, Began: began}
+		o := Options{Wait: 5 * time.Millisecond}
+		if c.want.Returned {
+			o.Wait = time.Minute
+		}
+		if c.peer {
+			o.From, o.Peer = netip.MustParseAddr("10.0.0.1"), peer
+		}
+		var port nic.Answerer = &c.card
+		if c.mail {
+			port = &mail{toy: c.card}
+		}
+		err := f.loop(t.Context(), port, o)
+		if c.fails == "" {
+			check.OK(t, err)
+		} else {
+			check.Fails(t, c.name, err, nil, c.fails)
+		}
+		check.Equal(t, f.Loop.After > 0, f.Loop.Returned, c.name+": after %t")
+		f.Loop.After = 0
+		check.Equal(t, *f.Loop, c.want, c.name+": %+v")
+	}
+	f := &File{Info: &nic.Info{Driver: "x"}, Config: make(ConfigHex, 64)}
+	check.Fails(t, "a card that only answers", f.loop(t.Context(), struct{ nic.Answerer }{}, Options{}), nil,
+		"driver x sends nothing")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	f.Info.MAC = "06:a1:b2:c3:d4:e5"
+	check.Fails(t, "Ctrl-C", f.loop(ended, &toy{}, Options{Wait: time.Minute}), context.Canceled)
+	f.Info.MAC = "none"
+	check.Fails(t, "another address", f.loop(t.Context(), &toy{}, Options{}), nil, `"none" is not an Ethernet address`)
+	check.Contains(t, strings.Join(f.compare("ffff:ff:1f.7", nil), "\n"), "whether it is: open ")
+	f.Config = nil
+	check.Equal(t, len(f.compare("ffff:ff:1f.7", nil)), 0, "%d differences of what was not opened")
 }
