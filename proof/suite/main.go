@@ -23,7 +23,7 @@ const usage = `usage: suite COMMAND
 
   check            vet for amd64 and arm64, and the tests that need neither root nor a network
   test             every package, and a sample of what lab runs
-  lab              virtual machines, and the whole of the race detector, arm64 emulation and packaging
+  lab              virtual machines, and the rest of the race detector, arm64 emulation and packaging
   flaky [PACKAGE]  every package, or those named, 20 times; with -run the tests of that name
   vet ARCH FOLDER  what go vet finds in the code of the module in a folder for an architecture
   times COMMAND    what took longest in the last run of test, check, lab or flaky

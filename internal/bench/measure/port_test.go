@@ -30,10 +30,10 @@ func TestSteer(t *testing.T) {
 		change func(udp, ping *Series)
 	}{
 		{"the same path", func(udp, ping *Series) {}},
-		{"an address of its own", func(udp, ping *Series) { udp.path.Owned, ping.path.Owned = false, false }},
-		{"the second has an address of its own", func(_, ping *Series) { ping.path.Owned = false }},
+		{"the bench's own address", func(udp, ping *Series) { udp.path.Owned, ping.path.Owned = false, false }},
+		{"the second has the bench's own address", func(_, ping *Series) { ping.path.Owned = false }},
 		{"a router", func(udp, ping *Series) { udp.path.Next, ping.path.Next = ip("10.0.0.9"), ip("10.0.0.9") }},
-		{"a router and an address of its own", func(udp, ping *Series) {
+		{"a router and the bench's own address", func(udp, ping *Series) {
 			udp.path = route.Path{Next: ip("10.0.0.9")}
 			ping.path = udp.path
 		}},
@@ -194,7 +194,7 @@ func TestKnownNextHop(t *testing.T) {
 	}
 }
 
-// linked is a card whose link has these states, the last one for ever.
+// linked is a card whose link has these states, the last one until the end.
 type linked struct {
 	nic.Device
 	links  []nic.Link

@@ -131,7 +131,8 @@ func (k *besideKernel) Call(object, method uint16, attrs []verbs.Attr) error {
 		put(out, abi.CreateQPResp{QPHandle: k.number, QPN: 100 + k.number})
 		put(answer, k.qp)
 		return k.say("QP %d: CQs %d, %d; %d sends, %d receives, %d bytes inline, type %d, %d; rings of %d, %d bytes",
-			k.number, q.SendCQHandle, q.RecvCQHandle, q.MaxSendWR, q.MaxRecvWR, q.MaxInlineData, q.QPType, o.DriverQPType,
+			k.number, q.SendCQHandle, q.RecvCQHandle, q.MaxSendWR, q.MaxRecvWR, q.MaxInlineData, q.QPType,
+			o.DriverQPType,
 			o.SQRingSize, o.RQRingSize)
 	case abi.CmdModifyQP:
 		q := read[abi.ModifyQP](in)
@@ -174,7 +175,8 @@ func (k *besideKernel) Close() error {
 }
 
 func (k *besideKernel) open(services ...nic.Service) (*Device, error) {
-	return Open(k.function(), nic.Options{RingSize: 64, Log: slog.New(slog.DiscardHandler)}, Options{Services: services})
+	o := nic.Options{RingSize: 64, Log: slog.New(slog.DiscardHandler)}
+	return Open(k.function(), o, Options{Services: services})
 }
 
 // What the driver asks the kernel for, and where it finds the rings and doorbells.
