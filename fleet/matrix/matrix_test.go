@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"bytes"
+	"fmt"
 	"image/png"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/browser"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/numbers"
 )
@@ -31,6 +33,44 @@ func TestAnswer(t *testing.T) {
 	must.OK(t, Print(&text, m))
 	check.Contains(t, text.String(), answer+"\n\n")
 	check.Contains(t, drawn(t, m), "<title>"+answer+" – ", `<meta property="og:description" content="`+answer+`">`)
+}
+
+// What the text and the tables say of each kind of path, once and several times.
+func TestKindsOfPaths(t *testing.T) {
+	kinds := []struct {
+		name string
+		cell Cell
+	}{
+		{"same", Cell{P50: 5000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10}, Verdict: compare.Noise}},
+		{"slower", Cell{P50: 6000, P99: 9000, Now: 6000, Samples: 9, Counts: report.Counts{Sent: 10},
+			Verdict: compare.Slower, Stat: "p50", Shift: 400}},
+		{"faster", Cell{P50: 6000, P99: 9000, Now: 6000, Samples: 9, Counts: report.Counts{Sent: 10},
+			Verdict: compare.Faster, Stat: "p99", Shift: -400}},
+		{"lossy", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}}},
+		{"perhaps", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1, LostUncertain: 1}}},
+		{"silent", Cell{Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}, Why: "no reply"}},
+		{"empty", Cell{Why: "no data in this time"}},
+	}
+	var b strings.Builder
+	for n := range 3 {
+		m := &Matrix{Title: "Mesh", Summary: "summary", Notes: []string{"a note"}, Cells: map[Pair]*Cell{}}
+		for i := range n {
+			from := fmt.Sprint("h", i)
+			m.From = append(m.From, from)
+			for _, k := range kinds {
+				m.Cells[Pair{from, k.name}] = &k.cell
+			}
+		}
+		for _, k := range kinds {
+			m.To = append(m.To, k.name)
+		}
+		must.OK(t, Print(&b, m))
+		b.WriteString("\n")
+	}
+	for _, k := range kinds {
+		fmt.Fprintf(&b, "%+v, at most %s\n", k.cell.row(Pair{"a", k.name}), k.cell.mostLoss())
+	}
+	golden.Equal(t, "testdata/kinds.txt", b.String())
 }
 
 // The text and the pages write numbers as the other commands do: of thousands of paths, by zone too, and of one.

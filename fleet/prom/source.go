@@ -170,7 +170,7 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 			back = fmt.Sprintf("%fh", 24*days)
 		}
 		d, err := time.ParseDuration(back)
-		if err != nil || d > 0 || !strings.HasPrefix(rest, "-") {
+		if err != nil || !strings.HasPrefix(rest, "-") {
 			return now, fmt.Errorf("%q: want now, now-90m, now-2h or now-7d", text)
 		}
 		return now.Add(d), nil

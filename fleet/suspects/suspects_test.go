@@ -346,8 +346,8 @@ func TestAlternatives(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	link := func(a, b string) fault { return fault{Suspect: Suspect{Kind: Link, Name: a, Other: b, Loss: 1}} }
 	host := fault{Suspect: Suspect{Kind: Host, Name: "z0-h0", Zone: "z0", Loss: 1}}
-	deaf, mute, lossy := host, host, host
-	deaf.Reach, mute.Reach, lossy.Loss = Probes, Answers, 0.4
+	dead, deaf, mute, lossy := host, host, host, host
+	dead.silent, deaf.Reach, mute.Reach, lossy.Loss = true, Probes, Answers, 0.4
 	for _, c := range []struct {
 		faults       []fault
 		want         string
@@ -361,6 +361,7 @@ func TestAlternatives(t *testing.T) {
 		{[]fault{deaf}, "host z0-h0 the paths from it down", 0, ""},
 		{[]fault{mute}, "host z0-h0 the paths to it down", 0, ""},
 		{[]fault{lossy}, "host z0-h0 37 % loss on all its paths", 0, ""},
+		{[]fault{dead}, "host z0-h0 all its paths down", 0, ""},
 	} {
 		v := Find(f.plant(r, 0, 0.001, c.faults...))
 		var all []string

@@ -35,6 +35,16 @@ func TestSocketDoesNotPush(t *testing.T) {
 	}
 }
 
+// What each driver needs and can do.
+func TestFactsOfDrivers(t *testing.T) {
+	var b strings.Builder
+	for _, name := range append(Drivers(), "none") {
+		fmt.Fprintf(&b, "%s: on the bus %t, beside the kernel's driver %t, writes configuration %t, messages %t\n", name,
+			OnBus(name), SharesDevices(name), WritesConfig(name), CarriesMessages(name))
+	}
+	golden.Equal(t, "testdata/facts.txt", b.String())
+}
+
 // An open device has what its driver has: timestamps, transactions of a model, and frames or messages, not both.
 func TestOpened(t *testing.T) {
 	device := func(m sim.Model) string {
