@@ -48,6 +48,9 @@ func TestKindsOfPaths(t *testing.T) {
 			Verdict: compare.Faster, Stat: "p99", Shift: -400}},
 		{"lossy", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 3, LostUncertain: 1}}},
 		{"perhaps", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Lost: 1, LostUncertain: 1}}},
+		{"late", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, Late: 1}}},
+		{"corrupt", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, CorruptOnly: 1}}},
+		{"unsent", Cell{P50: 4000, P99: 9000, Samples: 9, Counts: report.Counts{Sent: 10, SendFailed: 1}}},
 		{"silent", Cell{Silent: true, Counts: report.Counts{Sent: 5, Lost: 5}, Why: "no reply"}},
 		{"empty", Cell{Why: "no data in this time"}},
 	}

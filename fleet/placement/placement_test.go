@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -206,4 +208,18 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	if p := New(all, 6, 3).Peers("none"); p != nil {
 		t.Errorf("a name that is no member has peers: %v", p)
 	}
+}
+
+// What a member probes is the same in each release, or watches of two releases would leave pairs out.
+func TestChoicesStay(t *testing.T) {
+	var b strings.Builder
+	for _, sizes := range [][]int{{45}, {24, 3, 1}} {
+		for _, km := range [][2]int{{6, 3}, {3, 1}} {
+			f := New(fleet(sizes), km[0], km[1])
+			for _, m := range fleet(sizes)[:min(28, sizes[0]+4)] {
+				fmt.Fprintln(&b, sizes, km, m.Name, f.Peers(m.Name), f.Short)
+			}
+		}
+	}
+	golden.Equal(t, "testdata/choices.txt", b.String())
 }

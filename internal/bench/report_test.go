@@ -49,3 +49,22 @@ func TestTrackedPages(t *testing.T) {
 		t.Errorf("a page that git does not track: exit %d\n%s%s", code, &out, &log)
 	}
 }
+
+// -json has the whole report, without names of hosts if it is anonymous.
+func TestReportJSON(t *testing.T) {
+	rep := synthetic.Link{Seed: 1, Median: 4000, Seconds: 1, Rate: 500, Runs: 2}.Report()
+	rep.Host.Hostname = "secret"
+	dir := t.TempDir()
+	must.OK(t, report.Write(dir, rep, page.Report))
+	for _, anonymous := range []bool{false, true} {
+		args := []string{"report", "-json", dir}
+		if anonymous {
+			args = []string{"report", "-json", "-anonymous", dir}
+		}
+		var out, log bytes.Buffer
+		if code := Run(args, &out, &log); code != 0 || strings.Contains(out.String(), "secret") == anonymous ||
+			!strings.Contains(out.String(), `"metric": "round trip"`) {
+			t.Errorf("%q: exit %d\n%s%s", args, code, &out, &log)
+		}
+	}
+}

@@ -131,7 +131,7 @@ func TestRealtimeGuard(t *testing.T) {
 
 func TestSteal(t *testing.T) {
 	f := changed(map[string]string{"proc/cpuinfo": "flags : hypervisor\n",
-		"proc/stat": "cpu3 100 0 0 890 0 0 0 10 0 0\n"}).Findings
+		"proc/stat": "cpu 9 0 0 0 0 0 0 9 0 0\ncpu2 9 0 0 0 0 0 0 9 0 0\ncpu3\ncpu3 100 0 0 890 0 0 0 10 0 0\n"}).Findings
 	if len(f) != 2 || f[0].ID != "steal" || f[0].Severity != Serious || !strings.Contains(f[0].What, " 1 %") {
 		t.Errorf("findings %+v, want steal of 1 %% first", f)
 	}

@@ -231,7 +231,8 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: the default is refused: %v", c.doc, err)
 		}
 	}
-	s := Range("a.b", &small, 1, 9, 0, "the middle", "A size.")
+	s := Range("a.b", &small, 0, 9, 3, "the middle", "A size.")
+	check.Equal(t, small, 3, "before it is assigned it is %d")
 	if err := s.Assign("7"); err != nil || small != 7 {
 		t.Errorf("%d, %v", small, err)
 	}

@@ -3,6 +3,8 @@ package verbs
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -54,3 +56,10 @@ func TestHints(t *testing.T) {
 }
 
 func second(_, _ uint32, err error) error { return err }
+
+func TestMayLock(t *testing.T) {
+	status := string(must.Get(os.ReadFile("/proc/thread-self/status"))(t))
+	_, after, _ := strings.Cut(status, "CapEff:")
+	effective := must.Get(strconv.ParseUint(strings.Fields(after)[0], 16, 64))(t)
+	check.Equal(t, mayLock(), effective>>unix.CAP_IPC_LOCK&1 == 1, "%t")
+}
