@@ -57,19 +57,15 @@ func (c *Card) Block(size, align int) (dma.Block, error) {
 	return b, nil
 }
 
-// Lay calls f twice: with Rings that return nothing and add up what f allocates, and then with Rings that allocate it
-// from one mapping, so that all of it has one key. That mapping is the arena if there is none yet.
+// Lay has f allocate blocks. If there is no arena yet, it first calls f with Rings that return nothing and add up the
+// sizes, and creates an arena of that size: all blocks are then in one mapping and have one key.
 func (c *Card) Lay(f func(*Rings)) error {
-	sum := Rings{Card: c, Err: errLaying}
-	f(&sum)
-	var err error
 	if c.Arena == nil {
-		err = c.Allocate(sum.size)
-	} else {
-		err = c.Arena.Grow(sum.size)
-	}
-	if err != nil {
-		return err
+		sum := Rings{Card: c, Err: errLaying}
+		f(&sum)
+		if err := c.Allocate(sum.size); err != nil {
+			return err
+		}
 	}
 	r := Rings{Card: c}
 	f(&r)

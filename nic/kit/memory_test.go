@@ -65,8 +65,8 @@ func (c *counting) Map(m dma.Memory) (uint64, error) {
 	return c.Function.Map(m)
 }
 
-// What is laid at once takes one mapping, of the size that the blocks and their alignment need from the start of a
-// page.
+// What is laid first takes one mapping, of the size that the blocks and their alignment need from the start of a page.
+// Later blocks take room that is left.
 func TestLay(t *testing.T) {
 	const huge = 2 << 20 // the sizes tell one more byte in ordinary and in huge pages
 	for _, c := range []struct {
@@ -81,27 +81,25 @@ func TestLay(t *testing.T) {
 		{[][2]int{{huge - 12288, 4096}, {8192, 8192}}, huge},
 		{[][2]int{{1, 64}, {1 << 16, 1 << 16}, {huge - 1<<17, 1}, {64, 64}}, huge + 64},
 	} {
-		for _, first := range []bool{true, false} {
-			fn := &counting{Function: toy(t)}
-			card := &kit.Card{Fn: fn}
-			if !first {
-				must.OK(t, card.Allocate(huge))
-				must.Get(card.Block(huge, 4096))(t)
-				fn.maps = nil
-			}
-			must.OK(t, card.Lay(func(r *kit.Rings) {
-				for _, b := range c.blocks {
-					if got := r.Block(b[0], b[1]); r.Err == nil && len(got.Bytes) != b[0] {
-						t.Errorf("%d: a block of %d bytes", b, len(got.Bytes))
-					}
+		fn := &counting{Function: toy(t)}
+		card := &kit.Card{Fn: fn}
+		lay := func(r *kit.Rings) {
+			for _, b := range c.blocks {
+				if got := r.Block(b[0], b[1]); r.Err == nil && len(got.Bytes) != b[0] {
+					t.Errorf("%d: a block of %d bytes", b, len(got.Bytes))
 				}
-			}))
-			up := func(page int) int { return (c.want + page - 1) &^ (page - 1) }
-			if len(fn.maps) != 1 || fn.maps[0] != up(4096) && fn.maps[0] != up(huge) {
-				t.Errorf("%d: mappings of %d bytes, expected one of %d", c.blocks, fn.maps, c.want)
 			}
-			check.OK(t, card.Deallocate())
 		}
+		must.OK(t, card.Lay(lay))
+		up := func(page int) int { return (c.want + page - 1) &^ (page - 1) }
+		if len(fn.maps) != 1 || fn.maps[0] != up(4096) && fn.maps[0] != up(huge) {
+			t.Errorf("%d: mappings of %d bytes, expected one of %d", c.blocks, fn.maps, c.want)
+		}
+		must.OK(t, card.Allocate(3*huge))
+		fn.maps = nil
+		must.OK(t, card.Lay(lay))
+		check.Equal(t, len(fn.maps), 0, "%d more mappings")
+		check.OK(t, card.Deallocate())
 	}
 	c := &kit.Card{Fn: toy(t), AddressBits: 1}
 	t.Cleanup(func() { check.OK(t, c.Deallocate()) })

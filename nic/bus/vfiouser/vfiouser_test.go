@@ -191,6 +191,10 @@ func TestMapRefuses(t *testing.T) {
 		t.Errorf("mapped at %#x", iova)
 	}
 	check.OK(t, f.Unmap(iova, 8192))
+	null := must.Get(os.Open("/dev/null"))(t)
+	defer null.Close()
+	m.FD = int(null.Fd())
+	check.Fails(t, "a file that the server cannot map", check.Err(f.Map(m)), nil, "map 0x2000 bytes")
 	check.Equal(t, len(f.maps), 0, "%d mappings are left")
 }
 
