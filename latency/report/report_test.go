@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/attribution"
@@ -266,4 +267,22 @@ func TestTrafficMarks(t *testing.T) {
 	m := report.Traffic{VLAN: 5, DSCP: 46, TTL: 3}
 	check.Equal(t, strings.Join(m.Marks(), ", "), "VLAN 5, DSCP 46, TTL 3", "marks %q")
 	check.Same(t, (&report.Traffic{}).Marks(), nil, "marks of default traffic: %q")
+}
+
+// Fill sets the times of what was recorded, and leaves the start if nothing was.
+func TestFill(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	for _, runs := range [][]latency.Run{nil, {{End: 5}}} {
+		r := report.Report{Start: at, Series: []*latency.Series{{}}}
+		r.Fill(latency.Recording{Start: at.Add(1), End: at.Add(2), Interval: 3, Runs: runs,
+			Series: []*latency.Series{{}}, Raw: []latency.Sample{{}}, RawDropped: 4})
+		start, end := at, time.Time{}
+		if runs != nil {
+			start, end = at.Add(1), at.Add(2)
+		}
+		if !r.Start.Equal(start) || !r.End.Equal(end) || r.Interval != 3 || len(r.Runs) != len(runs) ||
+			len(r.Series) != 2 || len(r.Raw) != 1 || r.RawDropped != 4 {
+			t.Errorf("%d runs: %+v", len(runs), r)
+		}
+	}
 }
