@@ -43,6 +43,29 @@ func TestDivideExactly(t *testing.T) {
 	}
 }
 
+// The usual round trip has the median of each part that is known, in whatever order the sample is.
+func TestTypical(t *testing.T) {
+	var sample []Probe
+	for _, k := range []int64{4, 1, 3, 2, 0} {
+		sample = append(sample, Probe{Intended: 1000, Sent: 1100 + k, Left: 1200 + 3*k, Seen: 9000 + 7*k,
+			Residence: 400 + 9*k, There: 3000 + 11*k, Back: 4000 + 13*k, ClockError: 5, Reached: 6000 + 2*k})
+	}
+	want := Usual{RTT: 8014, Send: 104, NIC: 1908, Residence: 418, There: 3022, Back: 4026}
+	want.Path = sample[3].rest()
+	check.Equal(t, Typical(sample), want, "%+v")
+	for i := range sample {
+		sample[i].Residence, sample[i].ClockError, sample[i].Reached = -1, -1, 0
+		sample[i].LeftNIC = 500
+	}
+	want.Send, want.NIC, want.Residence, want.There, want.Back, want.Path = 500, 0, 0, 0, 0, sample[3].rest()
+	check.Equal(t, Typical(sample), want, "%+v")
+	sample = sample[:1]
+	sample[0].ClockError, sample[0].There, sample[0].Back = 0, -7, -8
+	u := Typical(sample)
+	check.Equal(t, [2]int64{u.There, u.Back}, [2]int64{0, 0}, "%d by clocks that differ")
+	check.Equal(t, Typical(nil), Usual{}, "%+v")
+}
+
 // What this host can have caused is what went beyond the usual, and after the reply's timestamp if there is one.
 func TestOwn(t *testing.T) {
 	u := Usual{Send: 3000, NIC: 1500, Residence: 400}
