@@ -554,3 +554,59 @@ func FuzzLog(f *testing.F)      { fuzz(f, "*.hlog", Options{Unit: "us"}) }
 func FuzzSpectrum(f *testing.F) { fuzz(f, "*.h*r*", Options{Unit: "us"}) }
 func FuzzNumbers(f *testing.F)  { fuzz(f, "numbers.txt", Options{Unit: "us"}) }
 func FuzzTable(f *testing.F)    { fuzz(f, "table.csv", Options{Unit: "us"}) }
+
+// Measurements of one kind become one: each is a run, at its own time if all have one, and a run that overlaps the next
+// is cut. Sums and extremes are of all; the mean is of those with values.
+func TestCombine(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	of := func(after, length time.Duration, middle float64, values ...int64) *measurement {
+		h := &latency.Histogram{}
+		if len(values) > 0 {
+			h = latency.FromValues(values)
+		}
+		m := &measurement{format: "f", unit: "ms", metric: "m", start: began.Add(after), length: int64(length),
+			intervals: []latency.Interval{{End: second, Histogram: h}, {Start: second, End: 2 * second}}, beyond: 3,
+			least: middle - 1, most: middle + 1, middle: middle, counts: report.Counts{Sent: 5}, single: "s",
+			samples: make([]sample, 1), whole: h, warnings: []string{fmt.Sprint("of ", middle)}}
+		m.intervals[1].Histogram = &latency.Histogram{}
+		return m
+	}
+	show := func(all ...*measurement) string {
+		m, err := combine("dir", all)
+		if err != nil {
+			return err.Error()
+		}
+		text := fmt.Sprintf("from %v timed %t: %v to %v, mean %v, %d beyond, %d sent, %q %q %q %t", m.start.Sub(began),
+			m.timed, m.least, m.most, m.middle, m.beyond, m.counts.Sent, m.warnings, m.runs, m.single,
+			len(m.samples) > 0 || m.whole != nil)
+		for _, iv := range m.intervals {
+			text += fmt.Sprintf("; %v to %v: %d", time.Duration(iv.Start), time.Duration(iv.End), iv.Histogram.Count)
+		}
+		return text
+	}
+	undated, other, another, further := of(0, 0, 4, 1), of(0, 0, 4, 1), of(0, 0, 4, 1), of(0, 0, 4, 1)
+	undated.start, other.unit, another.format, further.metric = time.Time{}, "s", "g", "n"
+	const s = time.Second
+	empty := of(12*s, s, 9)
+	empty.middle = math.NaN()
+	for _, c := range []struct {
+		name string
+		all  []*measurement
+		want string
+	}{
+		{"in the order of their starts", []*measurement{of(9*s, 0, 6, 1, 2, 3), of(0, 20*s, 2, 1), empty},
+			`from 0s timed true: 1 to 10, mean 5, 9 beyond, 15 sent, ["of 2" "of 6" "of 9"] ` +
+				`"3 files, each of which counts as a run" "" false; 0s to 9s: 1; 9s to 11s: 3; 12s to 14s: 0`},
+		{"one without a start", []*measurement{of(5*s, 9*s, 6, 1), undated},
+			`from 5s timed false: 3 to 7, mean 5, 6 beyond, 10 sent, ["of 6" "of 4"] ` +
+				`"2 files, each of which counts as a run" "" false; 0s to 1s: 1; 1s to 2s: 1`},
+		{"one file", []*measurement{of(0, 0, 6, 1)},
+			`from 0s timed true: 5 to 7, mean 6, 3 beyond, 5 sent, ["of 6"] "" "the folder has one file" false; ` +
+				"0s to 2s: 1"},
+		{"another unit", []*measurement{of(0, 0, 4, 1), other}, "dir: its files differ: f in ms, f in s"},
+		{"another format", []*measurement{of(0, 0, 4, 1), another}, "dir: its files differ: f in ms, g in ms"},
+		{"another metric", []*measurement{of(0, 0, 4, 1), further}, "dir: its files differ: f in ms, f in ms"},
+	} {
+		check.Equal(t, show(c.all...), c.want, c.name+": %s")
+	}
+}
