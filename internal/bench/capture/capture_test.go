@@ -120,6 +120,60 @@ func TestNoCapture(t *testing.T) {
 	check.Fails(t, "a missing file", check.Err(ReadFile("/no/such/file")), nil)
 }
 
+// What is wrong in a file that begins like a capture, or that it just ends there.
+func TestMalformed(t *testing.T) {
+	le := binary.LittleEndian
+	word := func(v ...uint32) (b []byte) {
+		b, _ = binary.Append(nil, le, v)
+		return b
+	}
+	section := block(le, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))
+	face := func(options ...uint32) []byte { return block(le, interfaceBlock, append(word(1, 0), word(options...)...)) }
+	offset := func(low, high uint32) []byte { return face(optionOffset|8<<16, low, high) }
+	head := append(word(microseconds), make([]byte, 20)...)
+	packet := block(le, enhancedPacket, word(0, 0, 7, 0, 0))
+	for _, c := range []struct {
+		name  string
+		parts [][]byte
+		fails string // "" if the file ends there
+		found int
+	}{
+		{"a file header", [][]byte{head[:23]}, "the file header is cut off", 0},
+		{"no packet", [][]byte{head}, "", 0},
+		{"the largest packet", [][]byte{head, word(1, 2, maxBlock, 9)}, "", 0},
+		{"a larger one", [][]byte{head, word(1, 2, maxBlock+1, 9)}, "packet 1 has 67108865 bytes", 0},
+		{"magic", [][]byte{block(le, sectionHeader, word(7, 1))}, "a section header has the byte order magic", 0},
+		{"a short block", [][]byte{section, word(interfaceBlock, 8, 8)}, "a block of type 1 has 8 bytes", 0},
+		{"an odd block", [][]byte{section, word(interfaceBlock, 18, 8)}, "a block of type 1 has 18 bytes", 0},
+		{"a long block", [][]byte{section, word(9, maxBlock+4, 8)}, "a block of type 9 has 67108868 bytes", 0},
+		{"a block without a body", [][]byte{section, word(9, 12, 12), face(), packet}, "", 1},
+		{"a block that is cut off", [][]byte{section, face(), packet, word(9, 400, 8)}, "", 1},
+		{"an interface that is cut off", [][]byte{section, word(interfaceBlock, 400, 8)}, "", 0},
+		{"a packet that is cut off", [][]byte{section, face(), packet[:30]}, "", 0},
+		{"a long interface", [][]byte{section, block(le, interfaceBlock, make([]byte, 1<<16+4))},
+			"the description of an interface has 65540 bytes", 0},
+		{"a short interface", [][]byte{section, block(le, interfaceBlock, word(1))}, "of an interface is cut off", 0},
+		{"an option", [][]byte{section, face(2 | 5<<16, 0)}, "an option of an interface is cut off", 0},
+		{"no time", [][]byte{section, face(), block(le, enhancedPacket, word(0))}, "packet 1 has no time", 0},
+		{"another interface", [][]byte{section, face(), block(le, enhancedPacket, word(1, 0, 0))},
+			"packet 1 is of interface 1, and the section has 1", 0},
+		{"an obsolete packet", [][]byte{section, face(), block(le, obsoletePacket, word(5<<16, 0, 7))}, "", 1},
+		{"the latest clock", [][]byte{section, offset(0, 2), packet}, "", 1},
+		{"a later clock", [][]byte{section, offset(1, 2)}, "the clock of an interface is 8589934593 s off", 0},
+		{"an earlier clock", [][]byte{section, offset(0xffffffff, 0xfffffffd)}, "is -8589934593 s off", 0},
+		{"a time", [][]byte{section, face(optionResolution|1<<16, 0), block(le, enhancedPacket, word(0, 2, 2))},
+			"packet 1: invalid timestamp of 8.589", 0},
+	} {
+		got, err := Read(bytes.NewReader(bytes.Join(c.parts, nil)))
+		if c.fails == "" {
+			check.OK(t, err)
+		} else {
+			check.Fails(t, c.name, err, nil, c.fails)
+		}
+		check.Equal(t, len(got), c.found, c.name+": %d packets")
+	}
+}
+
 // No file causes a crash, uses much memory, or returns an unbounded number of times.
 func FuzzRead(f *testing.F) {
 	for _, b := range samples(f) {
