@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -59,13 +60,21 @@ func TestLoad(t *testing.T) {
 	l.Stop() // a second call does nothing
 }
 
-// A load that ends without being stopped reports how.
+// A load that ends without being stopped reports how. It runs on the CPUs that it may use.
 func TestLoadEnds(t *testing.T) {
+	var all, cpus unix.CPUSet
+	must.OK(t, unix.SchedGetaffinity(0, &all))
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	cpus.Set(cpu)
 	for command, says := range map[string][]string{
 		"echo cannot connect >&2; exit 3": {"exit status 3", "cannot connect"},
 		"exit 0":                          {"it ended with status 0"},
+		`echo "CPU $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status) alone"`: {fmt.Sprintf("CPU %d alone", cpu)},
 	} {
-		l := must.Get(StartLoad(command, unix.CPUSet{}))(t)
+		l := must.Get(StartLoad(command, cpus))(t)
 		var how string
 		await.Until(t, "the load has ended", func() (ended bool) { how, ended = l.Ended(); return ended })
 		check.Contains(t, how, says...)

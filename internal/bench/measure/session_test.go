@@ -99,6 +99,9 @@ func TestSessions(t *testing.T) {
 		{"an anonymous load", []string{to("udp", echo, "name=before"), to("udp", echo, "name=during"), to("udp", echo, "name=after")},
 			func(o *Plan) { o.Under, o.Anonymous = "exec sleep 1000", true }, 3, "",
 			[]string{"measured before the load: a command, which an anonymous report leaves out"}},
+		{"a load and a silent target", []string{to("udp", deaf, "name=before"), to("udp", deaf, "name=during"),
+			to("udp", deaf, "name=after")}, func(o *Plan) { o.Under = "exec sleep 1000" }, 1,
+			`before "exec sleep 1000": no usable reply from `, nil},
 		{"enough", []string{to("udp", echo, "name=a"), to("udp", echo, "name=b")}, func(o *Plan) {
 			o.Paired, o.Runs, o.Looks = true, 50, []int{2}
 			o.Enough = func(all []*report.Report) bool {
@@ -153,7 +156,9 @@ func TestSessions(t *testing.T) {
 					t.Errorf("%v, %+v, %d runs, %d samples", err, rep.Counts, len(rep.Runs), rep.Main().Total.Count)
 				}
 				if explained := strings.Contains(c.variants[0], "explain"); (rep.Attribution != nil) != explained ||
-					explained && (len(rep.Attribution.Rows) == 0 || rep.STAMP == nil) {
+					explained && (len(rep.Attribution.Rows) == 0 || rep.STAMP == nil ||
+						strings.HasPrefix(rep.Attribution.How, "counters only") !=
+							(rep.Attribution.CausesBy == attribution.Counters)) {
 					t.Errorf("attribution %+v, STAMP %+v", rep.Attribution, rep.STAMP)
 				}
 			}
@@ -183,7 +188,7 @@ func TestSlices(t *testing.T) {
 	}{
 		{"of a time", Plan{Paired: true, Slice: 20e6, Duration: 50e6, Warmup: 1e9}, 0, 6, 0,
 			report.Unfinished{Runs: 6, Run: 20e6}},
-		{"of a number", Plan{Paired: true, Slice: time.Second, Count: 41}, 0, 40, 120, report.Unfinished{Runs: 40}},
+		{"of a number", Plan{Paired: true, Slice: time.Second, Count: 401}, 0, 40, 840, report.Unfinished{Runs: 40}},
 		{"runs that are not divided", Plan{Paired: true, Count: 20}, 0, 2, 40, report.Unfinished{Runs: 2}},
 		{"runs that are not compared", Plan{Slice: time.Second, Count: 20}, 0, 2, 40, report.Unfinished{Runs: 2}},
 		{"until a signal", Plan{Count: 20}, 5, 1, 20, report.Unfinished{Runs: 2}},
@@ -192,8 +197,10 @@ func TestSlices(t *testing.T) {
 		o := planned(t, varied(t, one+"a"), varied(t, one+"b"), varied(t, one+"c"))
 		o.Paired, o.Slice, o.Duration, o.Count = c.plan.Paired, c.plan.Slice, c.plan.Duration, c.plan.Count
 		o.Warmup = c.plan.Warmup
-		calls := 0
-		o.Before = func(*Series) error {
+		calls, sent, varies := 0, map[*Series]int64{}, map[int64]bool{} // probes of a slice
+		o.Before = func(s *Series) error {
+			varies[s.Sent()-sent[s]] = true
+			sent[s] = s.Sent()
 			if calls++; calls == c.stopAt {
 				o.Stop.Store(true)
 			}
@@ -211,6 +218,9 @@ func TestSlices(t *testing.T) {
 		}
 		out, err := Run(o)
 		must.OK(t, err)
+		if c.runs == 40 && len(varies) <= 2 {
+			t.Errorf("%s: all slices have one length: %v", c.name, varies)
+		}
 		for i, rep := range out.Reports {
 			runs, sent := c.runs, c.sent
 			if c.stopAt > 0 && i == 2 { // backwards, so that it comes first

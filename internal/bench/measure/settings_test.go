@@ -106,6 +106,11 @@ func TestWritable(t *testing.T) {
 	}
 	left := must.Get(filepath.Glob(filepath.Join(dir, ".bench-*")))(t)
 	check.Equal(t, len(left), 0, "%d files are left")
+	for _, fd := range must.Get(os.ReadDir("/proc/self/fd"))(t) {
+		if name, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.Contains(name, "/.bench-") {
+			t.Errorf("%s is open", name)
+		}
+	}
 	for _, c := range []struct {
 		i         int
 		name      string

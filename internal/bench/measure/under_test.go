@@ -1,23 +1,23 @@
 package measure
 
 import (
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
-// If a load ends before its phase, that phase has one warning with the load's output.
+// If a load ends before its phase, that phase has one warning with the load's output, and it is not started again.
 func TestLoadEndsEarly(t *testing.T) {
-	load := must.Get(StartLoad("echo no route to server; exit 4", unix.CPUSet{}))(t)
-	await.Until(t, "the load has ended", func() bool { _, ended := load.Ended(); return ended })
-	s := &session{Plan: Plan{Under: "echo", Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, load: load}
+	s := &session{Plan: Plan{Under: "echo no route to server; exit 4", Log: slog.New(slog.DiscardHandler)},
+		core: must.Get(Choose(-1))(t)}
+	must.OK(t, s.phase(0))
+	check.Equal(t, s.load == nil, true, "no load before its phase: %t")
+	must.OK(t, s.phase(1))
+	await.Until(t, "the load has ended", func() bool { _, ended := s.load.Ended(); return ended })
 	each := &Series{}
 	for range 3 {
 		s.watchLoad(each)
@@ -25,6 +25,8 @@ func TestLoadEndsEarly(t *testing.T) {
 	if len(each.Warnings) != 1 || !strings.Contains(each.Warnings[0], "exit status 4; it said: no route to server") {
 		t.Errorf("warnings %q", each.Warnings)
 	}
+	must.OK(t, s.phase(1))
+	check.Equal(t, s.load == nil, true, "not started again: %t")
 	s.endLoad()
 }
 
