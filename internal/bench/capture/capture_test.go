@@ -128,7 +128,9 @@ func TestMalformed(t *testing.T) {
 		return b
 	}
 	section := block(le, sectionHeader, word(byteOrderMagic, 1, 0xffffffff, 0xffffffff))
-	face := func(options ...uint32) []byte { return block(le, interfaceBlock, append(word(1, 0), word(options...)...)) }
+	face := func(options ...uint32) []byte {
+		return block(le, interfaceBlock, append(word(1, 0), word(options...)...))
+	}
 	offset := func(low, high uint32) []byte { return face(optionOffset|8<<16, low, high) }
 	head := append(word(microseconds), make([]byte, 20)...)
 	packet := block(le, enhancedPacket, word(0, 0, 7, 0, 0))
@@ -153,7 +155,7 @@ func TestMalformed(t *testing.T) {
 		{"a long interface", [][]byte{section, block(le, interfaceBlock, make([]byte, 1<<16+4))},
 			"the description of an interface has 65540 bytes", 0},
 		{"a short interface", [][]byte{section, block(le, interfaceBlock, word(1))}, "of an interface is cut off", 0},
-		{"an option", [][]byte{section, face(2 | 5<<16, 0)}, "an option of an interface is cut off", 0},
+		{"an option", [][]byte{section, face(2|5<<16, 0)}, "an option of an interface is cut off", 0},
 		{"no time", [][]byte{section, face(), block(le, enhancedPacket, word(0))}, "packet 1 has no time", 0},
 		{"another interface", [][]byte{section, face(), block(le, enhancedPacket, word(1, 0, 0))},
 			"packet 1 is of interface 1, and the section has 1", 0},

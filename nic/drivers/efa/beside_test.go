@@ -132,8 +132,7 @@ func (k *besideKernel) Call(object, method uint16, attrs []verbs.Attr) error {
 		put(answer, k.qp)
 		return k.say("QP %d: CQs %d, %d; %d sends, %d receives, %d bytes inline, type %d, %d; rings of %d, %d bytes",
 			k.number, q.SendCQHandle, q.RecvCQHandle, q.MaxSendWR, q.MaxRecvWR, q.MaxInlineData, q.QPType,
-			o.DriverQPType,
-			o.SQRingSize, o.RQRingSize)
+			o.DriverQPType, o.SQRingSize, o.RQRingSize)
 	case abi.CmdModifyQP:
 		q := read[abi.ModifyQP](in)
 		return k.say("modify %d to %d: %#x, port %d, Q_Key %#x, RNR retry %d", q.QPHandle, q.QPState, q.AttrMask, q.PortNum,
