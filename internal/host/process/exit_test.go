@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/host/setting"
 	"github.com/rebound-nic/rebound/latency/sanitize"
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -134,4 +136,13 @@ func TestEachThread(t *testing.T) {
 	var mask unix.CPUSet
 	must.OK(t, unix.SchedGetaffinity(0, &mask))
 	check.OK(t, Bind(&mask))
+}
+
+// The first signal asks the process to stop.
+func TestOnSignal(t *testing.T) {
+	var stop atomic.Bool
+	restore := OnSignal(&stop)
+	must.OK(t, unix.Kill(os.Getpid(), unix.SIGTERM))
+	await.Until(t, "the signal", stop.Load)
+	restore()
 }
