@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/png"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -68,13 +69,16 @@ func TestKindsOfPaths(t *testing.T) {
 			m.To = append(m.To, k.name)
 		}
 		must.OK(t, Print(&b, m))
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "\n%s\n%s\n", m.data(nil), strings.Join(shown.FindAllString(drawn(t, m), -1), "\n"))
 	}
 	for _, k := range kinds {
 		fmt.Fprintf(&b, "%+v, at most %s\n", k.cell.row(Pair{"a", k.name}), k.cell.mostLoss())
 	}
 	golden.Equal(t, "testdata/kinds.txt", b.String())
 }
+
+// shown are a page's cells and figures, and what it warns of.
+var shown = regexp.MustCompile(`<(p class="alert|t[dh]|dd|dt|li)\b[^>]*>[^<]*`)
 
 // The text and the pages write numbers as the other commands do: of thousands of paths, by zone too, and of one.
 func TestNumbers(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/fleet/placement"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -374,4 +375,18 @@ func TestAlternatives(t *testing.T) {
 			t.Errorf("%+v: %s, %d unexplained, or %q", c.faults, got, v.Unexplained, all)
 		}
 	}
+}
+
+// What it costs to believe that a path works, loses a share, has a share of its members down, or is down.
+func TestCosts(t *testing.T) {
+	var b strings.Builder
+	for _, p := range []Path{{}, {Failing: true}, {Sent: 1}, {Sent: 100}, {Sent: 1e9}, {Sent: 100, Lost: 1},
+		{Sent: 100, Lost: 30}, {Sent: 100, Lost: 30, Failing: true}, {Sent: 100, Lost: 100, Failing: true},
+		{Sent: 100, Lost: 101}} {
+		fmt.Fprintf(&b, "%+v\n", p)
+		for _, usual := range []float64{0.01, 0.3} {
+			fmt.Fprintf(&b, "\tusual %v: %.4g\n", usual, costs(&p, usual))
+		}
+	}
+	golden.Equal(t, "testdata/costs.txt", b.String())
 }

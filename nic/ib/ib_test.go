@@ -304,3 +304,11 @@ func FuzzParsers(f *testing.F) {
 		parseLeave(b, tid)
 	})
 }
+
+// The numbers of management datagrams are those of IBA vol. 1: tables 111 (methods), 115 (subnet management) and 188
+// (subnet administration).
+func TestNumbersOfDatagrams(t *testing.T) {
+	check.Equal(t, fmt.Sprintf("%x", []Method{Get, Set, Delete, GetResp, DeleteResp}), "0102158195", "methods %s")
+	check.Equal(t, fmt.Sprintf("%x", []Attribute{AttrNodeInfo, AttrGUIDInfo, AttrPortInfo, AttrPKeyTable, AttrPathRecord,
+		AttrMCMemberRecord}), "[11 14 15 16 35 38]", "attributes %s")
+}

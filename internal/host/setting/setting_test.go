@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 )
 
 type chosen struct {
@@ -236,4 +237,10 @@ func TestRange(t *testing.T) {
 	if err := s.Assign("7"); err != nil || small != 7 {
 		t.Errorf("%d, %v", small, err)
 	}
+}
+
+// The whole text of a configuration file.
+func TestTOMLText(t *testing.T) {
+	var c chosen
+	golden.Equal(t, "testdata/settings.txt", table(&c).TOML("An introduction.\n\nIn two paragraphs."))
 }
