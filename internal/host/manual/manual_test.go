@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/internal/host/setting"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
@@ -42,6 +43,12 @@ func TestPages(t *testing.T) {
 	must.OK(t, p.WriteMan(&man, "v1.0", "2026-01-02"))
 	must.OK(t, WriteConfig(&config, p.Settings, "prog-config", "settings of an example", "All of them.", "v1.0",
 		"2026-01-02", "prog(8)"))
+	one := *p
+	one.Name, one.Exit, one.SeeAlso = "prog-one", "", nil
+	one.Commands = []Command{{Args: "FILE", Flags: p.Commands[0].Flags}}
+	var alone strings.Builder
+	must.OK(t, one.WriteMan(&alone, "v1.0", ""))
+	golden.Equal(t, "testdata/pages.txt", man.String()+alone.String()+config.String())
 	needs.Programs(t, "mandoc")
 	for _, c := range []struct {
 		name, page string

@@ -42,3 +42,45 @@ func TestAddressOfPage(t *testing.T) {
 		check.Fails(t, "a closed pagemap", err, os.ErrClosed, "dma: pagemap: ")
 	}
 }
+
+// Huge pages one after the other in physical memory are one block. Their addresses are whole pages apart.
+func TestScatteredPages(t *testing.T) {
+	small := uint64(os.Getpagesize())
+	m := Memory{Bytes: make([]byte, 6*mib), Page: 2 * mib}
+	at := uint64(uintptr(unsafe.Pointer(&m.Bytes[0])))
+	for _, c := range []struct {
+		frames [3]uint64
+		whole  bool
+	}{
+		{[3]uint64{512, 1024, 1536}, true}, {[3]uint64{512, 1024, 1537}, false}, {[3]uint64{512, 512, 512}, false},
+		{[3]uint64{512, 2048, 1536}, false},
+	} {
+		file := must.Get(os.Create(filepath.Join(t.TempDir(), "pagemap")))(t)
+		for i, frame := range c.frames {
+			var e [8]byte
+			binary.NativeEndian.PutUint64(e[:], 1<<63|frame*4096/small)
+			if _, err := file.WriteAt(e[:], int64((at+uint64(i)*2*mib)/small*8)); err != nil {
+				t.Skip("no sparse file of this size: ", err)
+			}
+		}
+		p := &Physical{pagemap: file}
+		got, err := p.Map(m)
+		if c.whole {
+			check.OK(t, err)
+			check.Equal(t, got, 2*mib+at%small, "address %#x")
+		} else {
+			check.Fails(t, "scattered pages", err, errScattered, "6291456 bytes at physical address 0x2")
+		}
+		check.OK(t, p.Close())
+	}
+}
+
+// A kept mapping is used again for its size or less, but not for less than half.
+func TestReuse(t *testing.T) {
+	for size, want := range map[int]bool{4*mib + 1: false, 4 * mib: true, 2 * mib: true, 2*mib - 1: false, 1: false} {
+		p := &Pool{free: []*mapping{{mem: Memory{Bytes: make([]byte, mib/2)}}, {mem: Memory{Bytes: make([]byte, 4*mib)}}}}
+		got := p.reuse(size)
+		check.Equal(t, got != nil && len(got.mem.Bytes) == 4*mib, want, "reused %t")
+		check.Equal(t, len(p.free) == 1, got != nil, "taken out %t")
+	}
+}
