@@ -256,12 +256,13 @@ func TestAddResponderWithoutAlignment(t *testing.T) {
 		if c.offset == 0 {
 			must.OK(t, r.AddResponder(l, trips, 0))
 			check.Contains(t, r.Aligned, "stated to differ by at most 0 ns")
-			r, l, sides = c.build()
+			check.Equal(t, ofResponder(r), c.far > 0, "causes on its host: %t")
 		}
 		l.Same = true
 		for range 2 {
 			must.OK(t, r.AddResponder(l, trips, -1))
 			check.Contains(t, r.Aligned, "not aligned, but")
+			check.Equal(t, ofResponder(r), false, "causes on its host: %t")
 			addUp(t, r)
 			right, wrong, none := judge(r, sides)
 			if b := slowBand(r); right < 950 || wrong > c.far || b.Network == 0 {
@@ -286,6 +287,10 @@ func TestAddResponderWithoutAlignment(t *testing.T) {
 			t.Errorf("%v; %s", err, r.Aligned)
 		}
 	}
+}
+
+func ofResponder(r *Result) bool {
+	return slices.ContainsFunc(r.Causes, func(c Count) bool { return c.Side == Responder.String() })
 }
 
 // What cannot be added is refused with the reason.
@@ -485,6 +490,13 @@ func TestAgree(t *testing.T) {
 			}
 		})
 	}
+	for answered, want := range map[int64][2]int64{NotKnown: {NotKnown, NotKnown}, 0: {7, 3}} {
+		one := by(Parts{FarWait: 10})
+		one.Rows[0].Times[4], one.Rows[0].Times[5], one.Rows[0].Errors[4] = 7, answered, 3
+		r := by(Parts{})
+		r.agree([]*Result{one, one.clone()})
+		check.Equal(t, [2]int64{r.Rows[0].Times[4], r.Rows[0].Errors[4]}, want, "seen by the responder's thread: %d")
+	}
 }
 
 // The report of another host, or of another time of the same, explains nothing and is refused.
@@ -590,6 +602,16 @@ func TestStatedErrorBoundsTheTime(t *testing.T) {
 		l.Start, l.End = l.Start+shift, l.End+shift
 		if err := r.AddResponder(l, trips, 1000); !errors.Is(err, ErrNoOverlap) {
 			t.Errorf("%d s later: %v", shift/1e9, err)
+		}
+	}
+	r, _, _ := planted(0, 0, 0, 0, 1)
+	s := r.slow(&r.Rows[0])
+	for slack, clockError := range map[int64]int64{mostOffset: -1, 1000: 1000, 0: 0} {
+		const end = math.MaxInt64 - mostOffset
+		for span, want := range map[[2]int64]error{{s.seen + slack, end}: ErrNoGaps,
+			{s.seen + slack + 1, end}: ErrNoOverlap, {0, s.sent - slack}: ErrNoGaps, {0, s.sent - slack - 1}: ErrNoOverlap} {
+			err := r.AddResponder(&Loop{Start: span[0], End: span[1]}, trips, clockError)
+			check.Fails(t, fmt.Sprintf("from %d to %d with a slack of %d", span[0], span[1], slack), err, want)
 		}
 	}
 }

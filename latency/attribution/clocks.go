@@ -356,7 +356,7 @@ func (l *line) alignment(pairs []pair, path int64) (a alignment, times []int64) 
 			times = append(times, pairs[i].at)
 		}
 	}
-	if l.by == 0 || len(times) == 0 {
+	if len(times) == 0 {
 		return alignment{}, nil
 	}
 	slices.Sort(times)
@@ -447,7 +447,7 @@ func (l line) narrow(pairs []pair, half float64, width, path int64, most float64
 		if beyond := float64(best.by) - expected(pairs, width, 2*tolerance); l.by > 0 && beyond < 3*most/4 {
 			return l
 		}
-		if l = best; l.by == 0 || tolerance < float64(max(path/2, 1000)) {
+		if l = best; tolerance < float64(max(path/2, 1000)) {
 			return l
 		}
 	}

@@ -3,6 +3,7 @@ package attribution
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -249,5 +250,314 @@ func TestPossible(t *testing.T) {
 	}
 	if some < 100 || none < 10 {
 		t.Errorf("%d with a result, %d without", some, none)
+	}
+}
+
+// How a row is compared with the responder's gaps: by this host's timestamps if there are any.
+func TestSlow(t *testing.T) {
+	row := func(change func(*Row)) Row {
+		r := Row{At: 1000, RTT: 50_000, Times: make(Times, len(points)),
+			Parts: Parts{HereSend: 700, Elsewhere: 39_300, Path: 10_000}}
+		for i := range r.Times {
+			r.Times[i] = NotKnown
+		}
+		change(&r)
+		return r
+	}
+	usual := Usual{Path: 10_000, NIC: 1500, Send: 3000}
+	for what, c := range map[string]struct {
+		row  Row
+		want slow
+		path int64
+	}{
+		"no timestamps": {row(func(*Row) {}), slow{1_000_000, 1_048_500, 39_300}, 8500},
+		"sent late":     {row(func(r *Row) { r.Times[1] = 500 }), slow{1_000_500, 1_048_500, 39_300}, 8500},
+		"held up too":   {row(func(r *Row) { r.Times[1], r.Send = 500, 300 }), slow{1_000_500, 1_048_500, 39_200}, 8500},
+		"left":          {row(func(r *Row) { r.Times[1], r.Times[2] = 500, 4000 }), slow{1_004_000, 1_048_500, 39_300}, 5500},
+		"left at once":  {row(func(r *Row) { r.Times[2] = 0 }), slow{1_000_000, 1_048_500, 39_300}, 5500},
+		"came":          {row(func(r *Row) { r.Times[7] = 45_000 }), slow{1_000_000, 1_045_000, 39_300}, 8500},
+		"came at once":  {row(func(r *Row) { r.Times[7] = 0 }), slow{1_000_000, 1_000_000, 39_300}, 8500},
+		"came before":   {row(func(r *Row) { r.Times[2], r.Times[7] = 9000, 8000 }), slow{1_009_000, 1_009_000, 39_300}, 5500},
+		"waited": {row(func(r *Row) { r.Wait, r.Parts.HereSeen, r.Parts.HereNIC = 30_000, 20_000, 5000 }),
+			slow{1_000_000, 1_048_500, 34_300}, 8500},
+		"held up by the NIC": {row(func(r *Row) { r.NIC, r.Wait = 10_000, 5000 }), slow{1_000_000, 1_048_500, 24_300}, 8500},
+		"all of it":          {row(func(r *Row) { r.Wait = 1e6 }), slow{1_000_000, 1_048_500, 0}, 8500},
+	} {
+		r := Result{Usual: usual, Rows: []Row{c.row}}
+		check.Equal(t, r.slow(&c.row), c.want, what+": %+v")
+		check.Equal(t, r.path(), c.path, what+": a path of %d ns")
+	}
+	r := Result{Usual: Usual{Path: 5, NIC: 9}}
+	check.Equal(t, r.path(), 1, "a path of %d ns")
+}
+
+// A round trip waited for the gap that it met for longest, and for the backlog of that gap.
+func TestWaited(t *testing.T) {
+	for what, c := range map[string]struct {
+		gaps []Interval // in order of their ends
+		in   int        // -1: none
+		most int64
+	}{
+		"none":                  {nil, -1, 0},
+		"before":                {[]Interval{{Start: 100, End: 1000}}, -1, 0},
+		"until just after":      {[]Interval{{Start: 100, End: 1001}}, 0, 1},
+		"from the end":          {[]Interval{{Start: 2000, End: 3000}}, -1, 0},
+		"just before the end":   {[]Interval{{Start: 1999, End: 3000}}, 0, 1},
+		"all the time":          {[]Interval{{Start: 500, End: 3000}}, 0, 1000},
+		"the longest":           {[]Interval{{Start: 1000, End: 1200}, {Start: 1500, End: 1800}, {Start: 1900, End: 2000}}, 1, 300},
+		"the first":             {[]Interval{{Start: 1000, End: 1200}, {Start: 1500, End: 1700}}, 0, 200},
+		"by what it met":        {[]Interval{{Start: 100, End: 1200}, {Start: 1500, End: 1750}}, 1, 250},
+		"one around":            {[]Interval{{Start: 1000, End: 1200}, {Start: 3000, End: 3100}, {Start: 1100, End: 5000}}, 2, 900},
+		"a backlog":             {[]Interval{{Start: 1000, End: 1400}, {Start: 1440, End: 1520}}, 0, 520},
+		"too late for that":     {[]Interval{{Start: 1000, End: 1400}, {Start: 1441, End: 1521}}, 0, 400},
+		"several":               {[]Interval{{Start: 1000, End: 1300}, {Start: 1320, End: 1400}, {Start: 1420, End: 1600}}, 0, 600},
+		"of the gap's length":   {[]Interval{{Start: 1000, End: 1300}, {Start: 1320, End: 1400}, {Start: 1420, End: 1601}}, 0, 400},
+		"none after the second": {[]Interval{{Start: 1000, End: 1300}, {Start: 1400, End: 1450}, {Start: 1460, End: 1500}}, 0, 300},
+		"until the reply":       {[]Interval{{Start: 1000, End: 1900}, {Start: 1910, End: 2100}}, 0, 1000},
+	} {
+		in, most := (&alignment{}).waited(&slow{sent: 1000, seen: 2000}, c.gaps, longestOf(c.gaps))
+		at := -1
+		for i := range c.gaps {
+			if in == &c.gaps[i] {
+				at = i
+			}
+		}
+		check.Equal(t, [2]int64{int64(at), most}, [2]int64{int64(c.in), c.most}, what+": %d")
+	}
+}
+
+// The responder's gaps divide what this host did not cause, at the limits too. The round trip takes 200 µs more than
+// usual.
+func TestDivideByGaps(t *testing.T) {
+	const more = 200_000
+	for what, c := range map[string]struct {
+		gap, bound, missed, start int64 // the gap's length, and when the responder began to record
+		row                       Row
+		want                      Parts
+		seen                      int64 // by its thread
+	}{
+		"all of it":          {gap: 205_000, want: Parts{FarWait: more}, seen: 205_000},
+		"nothing":            {want: Parts{Network: more}, seen: NotKnown},
+		"an unrecorded rest": {gap: 195_000, want: Parts{FarWait: 195_000, Elsewhere: 5000}, seen: 195_000},
+		"a longer one":       {gap: 194_999, want: Parts{FarWait: 194_999, Network: 5001}, seen: 194_999},
+		"an eighth":          {gap: 175_000, want: Parts{FarWait: 175_000, Network: 25_000}, seen: 175_000},
+		"more than that":     {gap: 174_999, want: Parts{Elsewhere: 174_999, Network: 25_001}, seen: NotKnown},
+		"missing gaps":       {gap: 175_000, missed: 1, want: Parts{FarWait: 175_000, Elsewhere: 25_000}, seen: 175_000},
+		"a coarse relation":  {gap: 205_000, bound: more / 4, want: Parts{FarWait: more}, seen: 205_000},
+		"too coarse":         {gap: 205_000, bound: more/4 + 1, want: Parts{Elsewhere: more}, seen: 77},
+		"not recorded":       {gap: 205_000, start: 1, want: Parts{Elsewhere: more}, seen: 77},
+		"either host":        {gap: 205_000, row: Row{Wait: more}, want: Parts{Unknown: more}, seen: NotKnown},
+		"this host's":        {row: Row{Wait: more, NIC: 3000}, want: Parts{HereSeen: more}, seen: NotKnown},
+		"this host's NIC":    {row: Row{NIC: more}, want: Parts{HereNIC: more}, seen: NotKnown},
+		"sent late, and more": {row: Row{Send: 60_000, Wait: 30_000, Parts: Parts{HereSend: 500}},
+			want: Parts{HereSend: 60_500, HereSeen: 30_000, Network: 109_500}, seen: NotKnown},
+		"half of it":      {gap: 100_000, row: Row{Wait: 100_000}, want: Parts{FarWait: 100_000, HereSeen: 100_000}, seen: NotKnown},
+		"more than half":  {gap: 100_002, row: Row{Wait: 99_998}, want: Parts{FarWait: 100_002, HereSeen: 99_998}, seen: 100_002},
+		"until seen":      {gap: 300_000, want: Parts{FarWait: more}, seen: 210_000},
+		"a reported time": {gap: 205_000, row: Row{Times: Times{0, 0, -1, -1, 88, 99, -1, -1, 0}}, want: Parts{FarWait: more}, seen: 88},
+	} {
+		row := c.row
+		row.At, row.RTT, row.Parts.Path = 1000, more+10_000, 10_000
+		if row.Parts.Elsewhere = more - row.Parts.HereSend; row.Times == nil {
+			row.Times = Times{0, row.Parts.HereSend, -1, -1, 77, -1, -1, -1, 0}
+		}
+		row.Errors = Times{0, 0, -1, -1, 9, -1, -1, -1, 0}
+		r := Result{Rows: []Row{row}, Points: make([]Point, len(points)), Aligned: "aligned"}
+		var gaps []Interval
+		if c.gap > 0 {
+			gaps = []Interval{{Start: 1_000_000, End: 1_000_000 + c.gap}}
+		}
+		l := Loop{From: 5000, Missed: c.missed, Start: 1_000_000 + row.Times[1] + c.start, End: 1e9}
+		for range 2 { // a second time changes nothing
+			r.addGaps([]slow{r.slow(&r.Rows[0])}, &alignment{bound: c.bound}, gaps, &l)
+			got := r.Rows[0].Parts
+			if got.Path -= 10_000; c.row.Parts.HereSend > 0 && got.HereSend > 0 {
+				check.Equal(t, got.Sum(), more, what+": %d in all")
+			}
+			check.Equal(t, got, c.want, what+": %+v")
+			check.Equal(t, r.Rows[0].Times[4], c.seen, what+": seen at %d")
+			check.Equal(t, r.Points[4].Clock != "", c.seen != NotKnown && c.seen != 77 && c.seen != 88, what+": a clock: %t")
+			if off := r.Rows[0].Errors[4]; r.Points[4].Clock != "" {
+				check.Equal(t, off, c.bound, what+": %d ns off")
+			}
+		}
+	}
+}
+
+// What had the responder's core while a round trip waited for a gap of 100 µs is its cause, if that is a tenth of it.
+func TestCauseOfAGap(t *testing.T) {
+	const from, to = 1_000_000, 1_100_000
+	cause := func(start, end int64, core int, weak bool) Interval {
+		return Interval{Start: start, End: end, Core: core, Text: "hog", Weak: weak}
+	}
+	gap := []Interval{{Start: from, End: to, Core: 1}}
+	for what, c := range map[string]struct {
+		causes []Interval
+		gaps   []Interval
+		far    int64 // of 100 µs the responder's
+		want   int
+	}{
+		"a tenth":              {[]Interval{cause(from, from+10_000, 1, false)}, gap, 100_000, 1},
+		"less":                 {[]Interval{cause(from, from+9_999, 1, false)}, gap, 100_000, 0},
+		"begins before":        {[]Interval{cause(from-10_000, from+9_999, 1, false)}, gap, 100_000, 0},
+		"ends after":           {[]Interval{cause(to-9_999, to+10_000, 1, false)}, gap, 100_000, 0},
+		"a tenth at the end":   {[]Interval{cause(to-10_000, to+10_000, 1, false)}, gap, 100_000, 1},
+		"without a gap":        {[]Interval{cause(to-9_999, to+10_000, 1, false)}, nil, 100_000, 1},
+		"another core":         {[]Interval{cause(from, to, 2, false)}, gap, 100_000, 0},
+		"all cores":            {[]Interval{cause(from, to, -1, false)}, gap, 100_000, 1},
+		"a gap is none":        {[]Interval{{Start: from, End: to, Core: 1}}, gap, 100_000, 0},
+		"twice":                {[]Interval{cause(from, from+20_000, 1, false), cause(to-20_000, to, 1, false)}, gap, 100_000, 1},
+		"a longer one around":  {[]Interval{cause(to-20_000, to, 1, false), cause(to+50_000, to+60_000, 1, false), cause(0, 2*to, -1, false)}, gap, 100_000, 1},
+		"a tenth of it there":  {[]Interval{cause(from, to, 1, false)}, gap, 10_000, 1},
+		"less of it there":     {[]Interval{cause(from, to, 1, false)}, gap, 9_999, 0},
+		"a counter":            {[]Interval{cause(from, from+50_000, 1, true), cause(7e6, 7e6+50_000, 1, true)}, gap, 100_000, 1},
+		"it counts all day":    {[]Interval{cause(from, from+50_000, 1, true), cause(7e6, 7e6+50_001, 1, true)}, gap, 100_000, 0},
+		"another has that all": {[]Interval{cause(from, from+50_000, 1, true), cause(7e6, 7e6+90_000, 1, false)}, gap, 100_000, 1},
+	} {
+		row := Row{Parts: Parts{FarWait: c.far, Network: 100_000 - c.far, Path: 10_000}, Causes: []int{0, 1}}
+		r := Result{Rows: []Row{row}, Causes: []Count{{Side: Responder.String(), Text: "before", Probes: 1},
+			{Side: Here.String(), Text: "tick", Probes: 1}}}
+		l := Loop{Start: 0, End: 1e6, Intervals: c.causes}
+		for range 2 { // a second time changes nothing
+			r.addCauses([]slow{{sent: from - 5000, seen: to + 5000}}, &alignment{}, 1, c.gaps, &l)
+			check.Equal(t, len(r.Causes)-1, c.want, what+": %d")
+			causesAgree(t, &r)
+			for _, k := range r.Causes {
+				ours := k.Text == "tick" || k.Text == "hog" && k.Weak == c.causes[0].Weak
+				check.Equal(t, ours, true, what+": "+k.Text+": %t")
+			}
+		}
+	}
+}
+
+// What is said of each side if no cause is known, or as many as are printed.
+func TestLinesOfSides(t *testing.T) {
+	of := func(side Side, first, n int) (all []Count) {
+		for i := range n {
+			all = append(all, Count{Side: side.String(), Text: "hog", Name: string(rune('a' + first + i)), Probes: 9 - i})
+		}
+		return all
+	}
+	for what, c := range map[string]struct {
+		r     Result
+		parts Parts
+		want  string // of the first side
+	}{
+		"sent late":      {parts: Parts{HereSend: 70}, want: "this host         sent late or held up while sending"},
+		"NIC":            {parts: Parts{HereNIC: 70}, want: "this host         reply held up between the NIC and the polling thread"},
+		"seen late":      {parts: Parts{HereSeen: 70}, want: "this host         reply waited for the polling thread"},
+		"some of each":   {parts: Parts{HereSend: 30, HereSeen: 70}, want: "this host         sent late or held up while sending 30 %, reply waited for the polling thread 70 %"},
+		"waited":         {parts: Parts{FarWait: 70}, want: "responder's host  waited for the polling thread"},
+		"answered late":  {parts: Parts{FarAnswer: 79}, want: "responder's host  answering took long"},
+		"both of that":   {parts: Parts{FarWait: 30, FarAnswer: 79}, want: "responder's host  waited for the polling thread 30 %, answering took long 70 %"},
+		"there":          {parts: Parts{There: 70}, want: "network           on the way there"},
+		"back":           {parts: Parts{There: 20, Back: 80}, want: "network           on the way there 20 %, on the way back 80 %"},
+		"any direction":  {parts: Parts{Network: 70}, want: ""},
+		"why":            {r: Result{Direction: "no clocks"}, parts: Parts{Network: 70}, want: "network           direction unknown: no clocks"},
+		"both hosts":     {parts: Parts{Unknown: 70}, want: "unknown           both hosts' loops were interrupted"},
+		"not reported":   {r: Result{FarLoop: "ICMP"}, parts: Parts{Elsewhere: 70}, want: "elsewhere         responder's host or network: ICMP"},
+		"impossible":     {parts: Parts{Elsewhere: 70}, want: "elsewhere         responder's host or network: replies with impossible times"},
+		"aligned":        {r: Result{FarLoop: "ICMP", Aligned: "by 9"}, parts: Parts{Elsewhere: 70}, want: "elsewhere         responder's host or network: too short for the alignment of the clocks or for the gaps that the responder recorded, or outside their time"},
+		"a cause":        {r: Result{Causes: of(Here, 0, 1)}, parts: Parts{HereSend: 70}, want: "this host         hog: a 9"},
+		"another's":      {r: Result{Causes: of(Responder, 0, 9)}, parts: Parts{HereSend: 70}, want: "this host         sent late or held up while sending"},
+		"as many as fit": {r: Result{Causes: append(of(Responder, 9, 9), of(Here, 0, 6)...)}, parts: Parts{HereSend: 70}, want: "this host         hog: a 9, b 8, c 7, d 6, e 5, f 4"},
+		"more":           {r: Result{Causes: of(Here, 0, 8)}, parts: Parts{HereSend: 70}, want: "this host         hog: a 9, b 8, c 7, d 6, e 5, f 4; 2 more"},
+		"without a name": {r: Result{Causes: []Count{{Side: "this host", Text: "tick", Probes: 3, Weak: true}, {Side: "this host", Text: "irq", Probes: 2}}}, parts: Parts{HereSend: 70}, want: "this host         tick (weak hint, by counters): 3; irq: 2"},
+	} {
+		c.r.Rows, c.r.Probes, c.r.From, c.r.Usual = []Row{{Parts: c.parts}}, 1, 2000, Usual{Residence: 9}
+		c.r.sum()
+		lines := c.r.Lines()
+		check.Contains(t, lines[0], "The 1 slowest (2.000 µs and more): "+c.r.Shares[0].Side+" 100 %.")
+		check.Equal(t, strings.TrimPrefix(strings.Join(lines[1:], "|"), "  "), c.want, what+": %q")
+	}
+}
+
+// The side of a round trip caused more than half of it, and the shares are of all that was beyond the usual.
+func TestShares(t *testing.T) {
+	r := Result{Usual: Usual{Residence: 10}, Rows: []Row{
+		{Parts: Parts{FarWait: 50, FarAnswer: 10, Network: 50, Path: 500}},
+		{Parts: Parts{FarWait: 49, FarAnswer: 10, Network: 51}}, {Parts: Parts{HereSend: 20, FarAnswer: 90}},
+		{Parts: Parts{Path: 500}}}}
+	r.sum()
+	var got []string
+	for _, row := range r.Rows {
+		got = append(got, row.Side)
+	}
+	check.Same(t, got, []string{"unknown", "network", "responder's host", "unknown"}, "%q")
+	check.Same(t, r.Shares, []Share{{"responder's host", 179. / 300, 1}, {"this host", 20. / 300, 0}, {"network", 101. / 300, 1},
+		{"unknown", 0, 2}}, "%+v")
+	r = Result{Rows: []Row{{}}}
+	r.sum()
+	check.Same(t, r.Shares, []Share{{"unknown", 0, 1}}, "%+v")
+}
+
+// Only what took longer than usual is attributed, from the slowest.
+func TestSlowestOnly(t *testing.T) {
+	of := func(took ...int64) (all []Probe) {
+		for _, v := range took {
+			p := ordinary()
+			p.Seen = p.Intended + v
+			all = append(all, p)
+		}
+		return all
+	}
+	usual := of(10_000, 10_000, 10_000)
+	r := Explain(of(10_000, 10_001, 30_000, 9000, 20_000), usual, About{Total: 5, Epoch: 5000}, nil)
+	var took []int64
+	for _, row := range r.Rows {
+		took = append(took, row.RTT)
+	}
+	check.Same(t, took, []int64{30_000, 20_000, 10_001}, "%d")
+	check.Equal(t, [3]int64{int64(r.Probes), r.From, r.Rows[0].At}, [3]int64{3, 10_001, 1005}, "%d")
+	for _, none := range [][2][]Probe{{of(10_000), of(10_000)}, {of(20_000), nil}, {nil, of(10_000)}} {
+		check.Equal(t, Explain(none[0], none[1], About{Total: 5}, nil), nil, "%+v")
+	}
+}
+
+// Means around percentiles are computed again from the rows if these go so far.
+func TestRebuildBands(t *testing.T) {
+	was := Band{Probes: 7, Parts: Parts{Path: 7}}
+	for _, c := range []struct {
+		rows  int
+		total int64
+		names []string
+		want  string // probes and the mean
+	}{
+		{200, 1000, []string{"p50", "p90", "p99"}, "[7 0 20 199 4 19]"},
+		{122, 1000, []string{"p90", "p99"}, "[20 199 4 19]"},
+		{121, 1000, []string{"p90", "p99"}, "[7 0 4 19]"},
+		{200, 999, []string{"p90", "p99"}, "[18 197 7 0]"},
+		{200, 10_000, []string{"p99.9", "p99"}, "[4 19 20 199]"},
+		{14, 1000, []string{"p99"}, "[4 19]"},
+		{13, 1000, []string{"p99"}, "[7 0]"},
+	} {
+		r := Result{}
+		for i := range int64(c.rows) {
+			r.Rows = append(r.Rows, Row{Parts: Parts{FarWait: 2 * i}})
+		}
+		for _, n := range c.names {
+			b := was
+			b.Name = n
+			r.Bands = append(r.Bands, b)
+		}
+		r.rebuildBands(c.total)
+		var got []int64
+		for _, b := range r.Bands {
+			got = append(got, int64(b.Probes), b.Parts.FarWait)
+			check.Equal(t, b.Parts.Path != 0, b.Probes == was.Probes, "it was kept: %t")
+		}
+		check.Equal(t, fmt.Sprint(got), c.want, fmt.Sprint(c, ": %s"))
+	}
+}
+
+// The most frequent causes come first, those that no row has are left out, and rows refer to the same ones as before.
+func TestSortCauses(t *testing.T) {
+	r := Result{Causes: []Count{{"b", "x", "", false, 1}, {"a", "y", "2", false, 2}, {"a", "y", "1", false, 2}, {"a", "none", "", false, 0},
+		{"a", "x", "", false, 3}}, Rows: []Row{{Causes: []int{0, 1, 2, 4}}, {Causes: []int{3, 4, 1}}, {Causes: []int{4, 2}}, {Causes: []int{3}}}}
+	r.sortCauses()
+	check.Same(t, r.Causes, []Count{{"a", "x", "", false, 3}, {"a", "y", "1", false, 2}, {"a", "y", "2", false, 2},
+		{"b", "x", "", false, 1}}, "%v")
+	for i, want := range [][]int{{0, 1, 2, 3}, {0, 2}, {0, 1}, nil} {
+		check.Same(t, r.Rows[i].Causes, want, "%d")
 	}
 }

@@ -116,6 +116,11 @@ func TestRelateByEach(t *testing.T) {
 		return &Probe{Sent: at, Seen: at + residence + there + back, Residence: residence, FarSeen: 1, There: there,
 			Back: back, ClockError: stated}
 	}
+	off := func(by int64) *Probe {
+		p := probe(0, 0, 10_000, -2000, -1)
+		p.Seen += by
+		return p
+	}
 	for name, c := range map[string]struct {
 		all   []*Probe
 		bound int64
@@ -132,6 +137,14 @@ func TestRelateByEach(t *testing.T) {
 			probe(0, 500, 8000, 8000, -1), probe(0, 500, 8000, 8000, -1), probe(0, 2000, 6000, 8000, -1),
 			probe(0, 2001, 4000, 8000, -1)}, 8000,
 			[]want{{9000, 8000}, {9000, 8000}, {9000, 8000}, {7000, 8000}, {5000, 8000}}},
+		"contradictions of up to two grains": {[]*Probe{probe(0, 0, 1000, 7000, -1), probe(0, 0, 9000, -3000, -1)}, 1,
+			[]want{{-1000, 1}, {7000, 1}}},
+		"and of more": {[]*Probe{probe(0, 0, 1000, 7000, -1), probe(0, 0, 9001, -3001, -1)}, 0,
+			[]want{{1000, -1}, {9001, -1}}},
+		"a sum within a grain": {[]*Probe{off(1000), off(-1000), off(1001), off(-1001)}, 5000,
+			[]want{{4000, 5000}, {4000, 5000}, {10_000, -1}, {10_000, -1}}},
+		"the bounds of the median": {[]*Probe{probe(0, 0, 6000, 2000, -1), probe(10e9, 0, 10_000, 10_000, -1)}, 11_000,
+			[]want{{4000, 5000}, {10_000, 11_000}}},
 	} {
 		check.Equal(t, relate(c.all), c.bound, name+": a bound of %d ns")
 		for i, w := range c.want {

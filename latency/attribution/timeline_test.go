@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
@@ -29,6 +30,24 @@ func TestTimeline(t *testing.T) {
 	check.Same(t, tracks[0].Spans, []Span{{from/1000 + 10_000, 2500, 2e6}, {from/1000 + 50_000, 3000, 3e6}}, "%v")
 	check.Same(t, tracks[1].Spans, []Span{{from / 1000, 1000, 1e6}, {from/1000 + 399_000, 1000, 1e6}}, "%v")
 	check.Equal(t, tracks[2].Took, 1000+timelineKinds-1, "the longest of the short ones took %d ns")
+}
+
+// Causes that begin up to a four-hundredth of the measurement after the former ended are one span.
+func TestSpans(t *testing.T) {
+	for apart, want := range map[int64][]Span{
+		1_000_000: {{epoch/1000 + 10_000, 3000, 2e6}}, 1_001_000: {{epoch/1000 + 10_000, 1000, 1e6}, {epoch/1000 + 12_001, 1000, 1e6}},
+		-1_500_000: {{epoch/1000 + 9500, 1500, 2e6}},
+		-1_000_300: {{epoch/1000 + 9999, 1001, 2e6}},
+		-999_300:   {{epoch/1000 + 10_000, 1001, 2e6}},
+	} {
+		second := epoch + 11e6 + apart
+		all := []Interval{{Start: second, End: second + 1e6, Text: "hog"}, {Start: epoch + 10e6, End: epoch + 11e6, Text: "hog"}}
+		check.Same(t, Timeline(Here, all, epoch, epoch+400e6)[0].Spans, want, fmt.Sprint(apart, ": %v"))
+	}
+	for _, c := range []Interval{{Start: epoch - 5, End: epoch}, {Start: epoch + 400e6, End: epoch + 500e6}} {
+		c.Text = "outside"
+		check.Equal(t, len(Timeline(Here, []Interval{c}, epoch, epoch+400e6)), 0, "%d")
+	}
 }
 
 // The responder's causes are at the times of this host's clock.
