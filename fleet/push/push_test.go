@@ -2,14 +2,15 @@ package push
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -21,11 +22,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	collector "go.opentelemetry.io/proto/slim/otlp/collector/metrics/v1"
-	otlp "go.opentelemetry.io/proto/slim/otlp/metrics/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/rebound-nic/rebound/fleet/registry"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -385,6 +389,13 @@ func TestChoose(t *testing.T) {
 		{"h:1", nil, "is not a URL"},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_HEADERS": "nonsense"}, "OTEL_EXPORTER_OTLP_HEADERS: want NAME=VALUE"},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1s"}, "OTEL_EXPORTER_OTLP_TIMEOUT: "},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "0"}, "not a number of milliseconds"},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}, "http://h/x remote-write 2.0"},
+		{"", env{base: "http://x:4318", "OTEL_SDK_DISABLED": "true"}, "none"},
+		{"http:///x", nil, "is not a URL"},
+		{"http://h/x", env{"OTEL_RESOURCE_ATTRIBUTES": "=a"}, "OTEL_RESOURCE_ATTRIBUTES: want NAME=VALUE"},
+		{"http://h/x", env{"OTEL_RESOURCE_ATTRIBUTES": "a=%"}, "OTEL_RESOURCE_ATTRIBUTES: a: "},
+		{"http://h/x", env{"OTEL_RESOURCE_ATTRIBUTES": "a=b, ,"}, "http://h/x remote-write 2.0"},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_CERTIFICATE": "/none/such"}, "OTEL_EXPORTER_OTLP_CERTIFICATE: "},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_CLIENT_KEY": "/none/such"}, "OTEL_EXPORTER_OTLP_CLIENT_KEY: "},
 	} {
@@ -411,44 +422,129 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Summaries and classic histograms have their usual series.
-func TestOtherTypes(t *testing.T) {
-	r := prometheus.NewRegistry()
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c", Buckets: []float64{1, 2}})
-	s := prometheus.NewSummary(prometheus.SummaryOpts{Name: "s", Objectives: map[float64]float64{0.5: 0.01}})
-	r.MustRegister(h, s)
-	for _, v := range []float64{0.5, 1.5, 3, 3} {
-		h.Observe(v)
-		s.Observe(v)
+// A request has each kind of series, with values and as ended, with the fields that its format prescribes.
+func TestRequests(t *testing.T) {
+	created := timestamppb.New(start.Add(time.Second))
+	labels := []*dto.LabelPair{{Name: new("a"), Value: new("1")}, {Name: new("instance"), Value: new("2")}}
+	bounds := []*dto.Bucket{{UpperBound: new(1.0), CumulativeCount: new(uint64(1))},
+		{UpperBound: new(2.5), CumulativeCount: new(uint64(3))}}
+	native := &dto.Histogram{SampleCount: new(uint64(29)), SampleSum: new(-1.5), Schema: new(int32(3)),
+		ZeroThreshold: new(0.25), ZeroCount: new(uint64(2)),
+		NegativeSpan:  []*dto.BucketSpan{{Offset: new(int32(-7)), Length: new(uint32(2))}},
+		NegativeDelta: []int64{5, -1},
+		PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(4)), Length: new(uint32(1))},
+			{Offset: new(int32(2)), Length: new(uint32(2))}},
+		PositiveDelta: []int64{7, -2, 1}}
+	var families []*dto.MetricFamily
+	for _, m := range []struct {
+		name, help string
+		kind       dto.MetricType
+		metric     *dto.Metric
+	}{
+		{"x_total", "Counts.", dto.MetricType_COUNTER, &dto.Metric{Counter: &dto.Counter{Value: new(7.0)}}},
+		{"y_seconds_total", "", dto.MetricType_COUNTER, &dto.Metric{Counter: &dto.Counter{Value: new(0.0),
+			CreatedTimestamp: created}, Label: labels}},
+		{"z_bytes", "Size.", dto.MetricType_GAUGE, &dto.Metric{Gauge: &dto.Gauge{Value: new(-2.0)}, Label: labels}},
+		{"u", "", dto.MetricType_UNTYPED, &dto.Metric{Untyped: &dto.Untyped{Value: new(3.0)}}},
+		{"s_seconds", "Summary.", dto.MetricType_SUMMARY, &dto.Metric{Label: labels, Summary: &dto.Summary{
+			SampleCount: new(uint64(4)), SampleSum: new(8.5), CreatedTimestamp: created,
+			Quantile: []*dto.Quantile{{Quantile: new(0.5), Value: new(1.5)}, {Quantile: new(1.0), Value: new(3.0)}}}}},
+		{"c", "Classic.", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: &dto.Histogram{
+			SampleCount: new(uint64(4)), SampleSum: new(8.0), CreatedTimestamp: created,
+			Bucket: append(bounds, &dto.Bucket{UpperBound: new(math.Inf(1)), CumulativeCount: new(uint64(4))})}}},
+		{"d", "", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: &dto.Histogram{SampleCount: new(uint64(3)),
+			SampleSum: new(4.0), Bucket: bounds}, Label: labels}},
+		{"n_seconds", "Native.", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: native, Label: labels}},
+		{"e", "", dto.MetricType_HISTOGRAM, &dto.Metric{Histogram: &dto.Histogram{Schema: new(int32(0)),
+			ZeroThreshold: new(1.0)}}}, // empty
+	} {
+		families = append(families, &dto.MetricFamily{Name: &m.name, Help: &m.help, Type: &m.kind,
+			Metric: []*dto.Metric{m.metric, {Label: []*dto.LabelPair{{Name: new("b"), Value: &m.name}},
+				Counter: m.metric.Counter, Gauge: m.metric.Gauge, Untyped: m.metric.Untyped,
+				Summary: m.metric.Summary, Histogram: m.metric.Histogram}}})
 	}
-	o := &Options{To: &To{url: &url.URL{Path: "/write"}}, Job: "j", Instance: "i", Start: start}
-	w, x := &remoteBatch{options: o}, &otlpBatch{options: o, compress: true}
-	for _, f := range must.Get(r.Gather())(t) {
-		w.add(f, f.Metric[0], time.Now(), false)
-		x.add(f, f.Metric[0], time.Now(), false)
-	}
-	got := map[string]float64{}
-	for labels, w := range fromWrite(t, must.Get(w.body())(t)) {
-		got[strings.ReplaceAll(strings.ReplaceAll(labels, " instance=i job=j", ""), "__name__=", "")] = w.value
-	}
-	want := map[string]float64{"c_bucket le=1": 1, "c_bucket le=2": 2, "c_bucket le=+Inf": 4, "c_count": 4, "c_sum": 8,
-		"s quantile=0.5": 1.5, "s_count": 4, "s_sum": 8}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	var c *otlp.HistogramDataPoint
-	var q *otlp.SummaryDataPoint
-	for _, m := range unpack(t, must.Get(x.body())(t)).ResourceMetrics[0].ScopeMetrics[0].Metrics {
-		if d := m.GetHistogram(); d != nil {
-			c = d.DataPoints[0]
-		} else {
-			q = m.GetSummary().DataPoints[0]
+	var all strings.Builder
+	for _, c := range []struct{ url, compression string }{{"http://h/write", ""}, {"http://h/v1/metrics", ""},
+		{"http://h/v1/metrics", "none"}} {
+		to := to(t, c.url, map[string]string{"OTEL_EXPORTER_OTLP_COMPRESSION": c.compression,
+			"OTEL_RESOURCE_ATTRIBUTES": "k=v"})
+		b := to.batch(&Options{To: to, Job: "j", Instance: "i", Start: start})
+		for _, ended := range []bool{false, true} {
+			if ended && c.compression != "" {
+				continue
+			}
+			for _, f := range families {
+				for _, m := range f.Metric {
+					if ended {
+						m = shape(m)
+					}
+					b.add(f, m, start.Add(time.Minute), ended)
+				}
+			}
+			h := http.Header{}
+			b.header(h)
+			fmt.Fprintf(&all, "%s %s, ended %t: size %d, %q\n", to.format(), c.compression, ended, b.size(), h)
+			body := must.Get(b.body())(t)
+			check.Equal(t, b.size(), 0, "%d bytes are left")
+			switch {
+			case c.compression != "":
+				must.OK(t, proto.Unmarshal(body, new(collector.ExportMetricsServiceRequest)))
+			case to.otlp():
+				r := unpack(t, body)
+				scope := r.ResourceMetrics[0].ScopeMetrics[0]
+				for _, m := range scope.Metrics {
+					inJSON(t, &all, m)
+				}
+				scope.Metrics = nil
+				inJSON(t, &all, r)
+			default:
+				dump(t, &all, "", must.Get(snappy.Decode(nil, body))(t))
+			}
 		}
 	}
-	if !slices.Equal(c.BucketCounts, []uint64{1, 1, 2}) || !slices.Equal(c.ExplicitBounds, []float64{1, 2}) ||
-		q.Count != 4 || q.QuantileValues[0].Value != 1.5 {
-		t.Errorf("%v, %v", c, q)
-	}
+	golden.Equal(t, "testdata/requests.txt", all.String())
+}
+
+// The fields of io.prometheus.write.v2.Request that are messages, packed varints, and floating-point numbers.
+const (
+	messages = " .5 .5.2 .5.3 .5.3.8 .5.3.11 .5.5 "
+	packed   = " .5.1 .5.3.9 .5.3.12 "
+	doubles  = " .5.2.1 .5.3.3 .5.3.5 "
+)
+
+// dump writes a line for each symbol and series of a request, with the paths of its fields.
+func dump(t *testing.T, to io.Writer, path string, b []byte) {
+	fields(t, b, func(n protowire.Number, v uint64, text []byte) {
+		path := fmt.Sprintf("%s.%d", path, n)
+		is := func(list string) bool { return strings.Contains(list, " "+path+" ") }
+		fmt.Fprint(to, path, " ")
+		switch {
+		case is(messages):
+			dump(t, to, path, text)
+		case is(packed):
+			for len(text) > 0 {
+				v, size := protowire.ConsumeVarint(text)
+				text = text[size:]
+				fmt.Fprint(to, v, " ")
+			}
+		case is(doubles):
+			fmt.Fprintf(to, "%v (%#x) ", math.Float64frombits(v), v)
+		case text != nil:
+			fmt.Fprintf(to, "%q ", text)
+		default:
+			fmt.Fprint(to, v, " ")
+		}
+		if strings.Count(path, ".") == 1 {
+			fmt.Fprintln(to)
+		}
+	})
+}
+
+// inJSON writes a message in one line.
+func inJSON(t *testing.T, to *strings.Builder, m proto.Message) {
+	var line bytes.Buffer // without the blanks that protojson varies
+	must.OK(t, json.Compact(&line, must.Get(protojson.Marshal(m))(t)))
+	fmt.Fprintln(to, strings.ReplaceAll(line.String(), `"`+program()+`"`, `"VERSION"`))
 }
 
 // shared is a log that a pusher writes and a test reads. (synctest.Wait orders what the pusher did before what the test
