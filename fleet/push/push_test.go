@@ -2,15 +2,22 @@ package push
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -377,7 +384,7 @@ func TestChoose(t *testing.T) {
 		want string // URL and format, or an error
 	}{
 		{"", nil, "none"},
-		{"http://h:9090/api/v1/write", nil, "http://h:9090/api/v1/write remote-write 2.0"},
+		{"http://h:9090/api/v1/write", nil, "http://h:9090/api/v1/write remote-write 2.0 10s"},
 		{"https://u:p@h/v1/metrics", nil, "https://u:xxxxx@h/v1/metrics OTLP"},
 		{"http://h/v1/metrics", env{base: "http://x:4318"}, "http://h/v1/metrics OTLP"},
 		{"", env{base: "http://x:4318"}, "http://x:4318/v1/metrics OTLP"},
@@ -390,7 +397,8 @@ func TestChoose(t *testing.T) {
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_HEADERS": "nonsense"}, "OTEL_EXPORTER_OTLP_HEADERS: want NAME=VALUE"},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1s"}, "OTEL_EXPORTER_OTLP_TIMEOUT: "},
 		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "0"}, "not a number of milliseconds"},
-		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}, "http://h/x remote-write 2.0"},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}, "http://h/x remote-write 2.0 1ms"},
+		{"http://h/x", env{"OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "30", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}, "2.0 30ms"},
 		{"", env{base: "http://x:4318", "OTEL_SDK_DISABLED": "true"}, "none"},
 		{"http:///x", nil, "is not a URL"},
 		{"http://h/x", env{"OTEL_RESOURCE_ATTRIBUTES": "=a"}, "OTEL_RESOURCE_ATTRIBUTES: want NAME=VALUE"},
@@ -404,7 +412,7 @@ func TestChoose(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		} else if r != nil {
-			got = r.String() + " " + r.format()
+			got = fmt.Sprint(r, " ", r.format(), " ", r.timeout)
 		}
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%q, %v: %s, want %s", c.flag, c.env, got, c.want)
@@ -419,6 +427,83 @@ func TestChoose(t *testing.T) {
 	}
 	if p.Job != "s" || p.Instance != "x" {
 		t.Errorf("remote-write's labels: job %s, instance %s", p.Job, p.Instance)
+	}
+}
+
+// Only a receiver that is busy may ask for a pause, in seconds, and for five minutes at most. Of what it answers, a log
+// has the beginning.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			status int
+			after  string
+			pause  time.Duration
+		}{{429, "40", 40 * time.Second}, {503, "1", time.Second}, {503, "301", 5 * time.Minute}, {429, "0", 0},
+			{429, "soon", 0}, {429, "-1", 0}, {500, "40", 0}, {301, "", 0}, {199, "", 0}} {
+			text := strings.Repeat("x", 200)
+			p := New(Options{To: to(t, "http://h/write", nil)})
+			p.client.Transport = transport(func(r *http.Request) (*http.Response, error) {
+				if got := r.Header.Get("Content-Type"); !strings.Contains(got, "write.v2") {
+					t.Errorf("content type %q", got)
+				}
+				return answer(c.status, " "+text+"\n", "Retry-After", c.after), nil
+			})
+			for range 2 {
+				before := time.Now()
+				err := p.post(t.Context(), &remoteBatch{options: &p.Options})
+				shown := strings.TrimSuffix(text, "y")
+				if text != shown {
+					shown += "..."
+				}
+				if err == nil || !strings.HasSuffix(err.Error(), ": "+shown) {
+					t.Errorf("%+v: %v", c, err)
+				}
+				if pause := max(p.after.Sub(before), 0); pause != c.pause {
+					t.Errorf("%+v: a pause of %v", c, pause)
+				}
+				text += "y"
+			}
+		}
+	})
+}
+
+// The certificates that the environment names are those of the receiver and of this host.
+func TestCertificates(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	own := s.TLS.Certificates[0]
+	key := must.Get(x509.MarshalPKCS8PrivateKey(own.PrivateKey))(t)
+	dir := t.TempDir()
+	file := func(name, kind string, b []byte) string {
+		path := filepath.Join(dir, name)
+		must.OK(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600))
+		return path
+	}
+	public, private := file("cert", "CERTIFICATE", own.Certificate[0]), file("key", "PRIVATE KEY", key)
+	const root, certificate, secret = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+		"OTEL_EXPORTER_OTLP_CLIENT_KEY"
+	for want, env := range map[string]map[string]string{
+		"":                              {root: public, certificate: public, secret: private},
+		"certificate required":          {root: public},
+		"certificate signed by unknown": {certificate: public, secret: private},
+		root + ": " + private + " has no certificate": {root: private},
+		certificate + " and " + secret + ": ":         {certificate: public},
+		certificate + " and " + secret + ": tls: ":    {certificate: private, secret: public},
+	} {
+		r, err := Choose(s.URL+"/v1/metrics", time.Second, func(name string) string { return env[name] })
+		if err == nil {
+			p := New(Options{To: r})
+			err = p.post(t.Context(), &otlpBatch{options: &p.Options})
+			p.client.CloseIdleConnections()
+		}
+		if want == "" {
+			must.OK(t, err)
+		} else {
+			check.Fails(t, want, err, nil, want)
+		}
 	}
 }
 
