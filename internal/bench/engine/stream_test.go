@@ -290,3 +290,13 @@ func TestBacklog(t *testing.T) {
 		check.Equal(t, got, c.want, c.name+": %t")
 	}
 }
+
+// Each stream draws its own sample.
+func TestSamplesDiffer(t *testing.T) {
+	seen := map[uint64]bool{0: true} // of which only zeros would follow
+	for range 4 {
+		s, _ := stream(t, nil, 0, time.Second, nil)
+		check.Equal(t, seen[s.sample.dice], false, "drawn again: %t")
+		seen[s.sample.dice] = true
+	}
+}
