@@ -61,10 +61,7 @@ func (r *Result) AddResponder(l *Loop, total, clockError int64) error {
 	for i := range r.Rows {
 		all = append(all, r.slow(&r.Rows[i]))
 	}
-	first, last := all[0].sent, all[0].seen
-	for _, s := range all {
-		first, last = min(first, s.sent), max(last, s.seen)
-	}
+	first, last := spanOf(all)
 	slack := clockError
 	if clockError < 0 {
 		slack = mostOffset

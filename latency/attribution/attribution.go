@@ -222,10 +222,10 @@ func (p *Probe) divide(u *Usual, send, wait int64) (out Parts) {
 // clock could not be read quickly may be.
 func (p *Probe) leaveOut() {
 	if 4*p.LeftNICError > p.RTT() {
-		p.LeftNIC, p.LeftNICError = 0, 0
+		p.LeftNIC = 0
 	}
 	if 4*p.ReachedError > p.RTT() {
-		p.Reached, p.ReachedError = 0, 0
+		p.Reached = 0
 	}
 }
 

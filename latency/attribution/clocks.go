@@ -124,10 +124,7 @@ func alignCores(all []slow, gaps map[int][]Interval, path, clockError int64) (be
 // caused them, the best first. It is refused if too many fit, or if parts of the measurement show different ones. None
 // is returned if none stands out.
 func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err error) {
-	first, last := all[0].sent, all[0].seen
-	for _, s := range all {
-		first, last = min(first, s.sent), max(last, s.seen)
-	}
+	first, last := spanOf(all)
 	pairs, used := pairsOf(all, gaps, width)
 	l, shown := search(pairs, first, last, width, path)
 	if !shown {
@@ -193,6 +190,15 @@ func align(all []slow, gaps []Interval, width, path int64) (out []alignment, err
 	return out, nil
 }
 
+// spanOf returns when the first round trip was sent, and when the last came back.
+func spanOf(all []slow) (first, last int64) {
+	first, last = all[0].sent, all[0].seen
+	for _, s := range all {
+		first, last = min(first, s.sent), max(last, s.seen)
+	}
+	return first, last
+}
+
 // inError is the part of the round trips, 1/inError, that is called the network's in error at most if nothing relates
 // the clocks.
 const inError = 20
@@ -202,10 +208,7 @@ const inError = 20
 // is so for more than 1/inError of them. Differences at which the responder was not recording all the while are left
 // out, because it answered. of is how many took long enough to tell; 0 if no difference is left, or gaps are missing.
 func (l *Loop) possible(all []slow, gaps map[int][]Interval) (possible []bool, of int) {
-	first, last := all[0].sent, all[0].seen
-	for _, s := range all {
-		first, last = min(first, s.sent), max(last, s.seen)
-	}
+	first, last := spanOf(all)
 	from, to := max(l.Start-first, -mostOffset), min(l.End-last, mostOffset)
 	if from > to || l.Missed > 0 {
 		return nil, 0

@@ -336,6 +336,53 @@ func TestTwoCores(t *testing.T) {
 	}
 }
 
+// Of cores whose gaps show as many round trips, the first is the best; one whose gaps show more is better.
+func TestBestCore(t *testing.T) {
+	r, l, _ := planted(0, 0, 60, 0, 0)
+	var all []slow
+	for i := range r.Rows {
+		all = append(all, r.slow(&r.Rows[i]))
+	}
+	gaps := map[int][]Interval{}
+	for _, g := range l.Intervals {
+		if g.Text == "" {
+			gaps[3] = append(gaps[3], g)
+		}
+	}
+	slices.SortFunc(gaps[3], func(a, b Interval) int { return cmp.Compare(a.End, b.End) })
+	for _, g := range gaps[3] {
+		g.Start, g.End = g.Start+50e6, g.End+50e6
+		gaps[7] = append(gaps[7], g)
+	}
+	for _, c := range []struct{ without, fits, core int }{{0, 2, 3}, {3, 2, 7}, {7, 2, 3}} {
+		some := map[int][]Interval{}
+		for core, of := range gaps {
+			if core == c.without {
+				of = slices.DeleteFunc(slices.Clone(of), func(g Interval) bool { return g.End/1000%4 == 0 })
+			}
+			some[core] = of
+		}
+		fits := must.Get(alignCores(all, some, r.path(), -1))(t)
+		check.Equal(t, [2]int{len(fits), fits[0].core}, [2]int{c.fits, c.core}, fmt.Sprintf("%+v: %%d", c))
+		for clockError, want := range map[int64]int{10e6: 1, 60e6: 2} {
+			fits, err := alignCores(all, some, r.path(), clockError)
+			check.OK(t, err)
+			check.Equal(t, len(fits), want, fmt.Sprint(clockError, ": %d"))
+		}
+	}
+}
+
+// One round trip or two align no clocks, and are attributed by clocks whose error is stated.
+func TestFewRoundTrips(t *testing.T) {
+	for n := range 2 {
+		r, l, sides := planted(0, 0, n+1, 0, 0)
+		check.Fails(t, "no clock error", r.AddResponder(l, trips, -1), errNotShown)
+		must.OK(t, r.AddResponder(l, trips, 500))
+		right, wrong, _ := judge(r, sides)
+		check.Equal(t, [2]int{right, wrong}, [2]int{n + 1, 0}, "%d")
+	}
+}
+
 // What is attributed depends neither on the order of the gaps, nor on gaps that are listed twice, nor on the time of
 // day of both hosts.
 func TestSameWhateverTheOrder(t *testing.T) {

@@ -165,7 +165,7 @@ func TestOverlapped(t *testing.T) {
 	}
 	on, none := parts, p
 	on.HereSend, none.FarSeen = 0, 0
-	beyond, all := Parts{HereSeen: 10_000}, []Cause{{Side: Here, Start: 1000, End: 3000}, {Side: Responder, End: 1e6}}
+	beyond, all := Parts{HereSeen: 10_000}, []Cause{{Side: Here, Start: 1000, End: 3000}, {Side: Responder, Start: -1e6, End: 1e6}}
 	check.Equal(t, len(overlapped(&p, &on, &beyond, all)), 0, "%d causes of what was sent in time")
 	beyond = Parts{FarWait: 10_000}
 	check.Equal(t, len(overlapped(&none, &parts, &beyond, all)), 0, "%d causes at a time that is not known")
