@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/rebound-nic/rebound/latency"
@@ -126,7 +125,7 @@ func distributionFigure(ds []drawn, unit string) template.HTML {
 	}
 	// The axis starts below one sample, so that one sample has a visible height.
 	f.y = axis{lo: 0.5, hi: top * 1.5, log: true, unit: "count", title: "samples (logarithmic)"}
-	f.y.ticks = logTicks(0.9, f.y.hi, func(v float64) string { return tickCount(v) })
+	f.y.ticks = logTicks(0.9, f.y.hi, tickCount)
 	f.alt = fmt.Sprintf("Distribution: how many samples there were of each duration between %s and %s.",
 		latency.FormatNS(lo), latency.FormatNS(hi))
 	return f.svg()
@@ -148,11 +147,11 @@ func binEdges(lo, hi float64) []float64 {
 func tickCount(v float64) string {
 	switch {
 	case v >= 1e9:
-		return strconv.FormatFloat(v/1e9, 'f', -1, 64) + "G"
+		return decimal(v/1e9) + "G"
 	case v >= 1e6:
-		return strconv.FormatFloat(v/1e6, 'f', -1, 64) + "M"
+		return decimal(v/1e6) + "M"
 	case v >= 1e3:
-		return strconv.FormatFloat(v/1e3, 'f', -1, 64) + "k"
+		return decimal(v/1e3) + "k"
 	}
-	return strconv.FormatFloat(v, 'f', -1, 64)
+	return decimal(v)
 }

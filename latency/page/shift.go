@@ -129,7 +129,7 @@ func timesFigure(all []*report.Report, names []legend, unit string) []plot {
 		return nil
 	}
 	f.y = valueAxis(unit, lo, hi)
-	f.x.ticks = linearTicks(f.x.lo, f.x.hi, 10, secondsText)
+	f.x.ticks = linearTicks(f.x.lo, f.x.hi, 10, decimal)
 	caption := "p50 of each report"
 	if len(all) <= most {
 		caption += ", and p99 as a thin line"

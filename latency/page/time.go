@@ -150,7 +150,7 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 	if n := len(r.Runs); n > 0 {
 		a.lo, a.hi = min(a.lo, float64(r.Runs[0].Start)/1e9), max(a.hi, float64(r.Runs[n-1].End)/1e9)
 	}
-	a.ticks = linearTicks(a.lo, a.hi, 10, secondsText)
+	a.ticks = linearTicks(a.lo, a.hi, 10, decimal)
 	if len(r.Runs) <= 40 {
 		for _, run := range r.Runs[min(1, len(r.Runs)):] {
 			a.ticks = append(a.ticks, tick{at: float64(run.Start) / 1e9})
@@ -159,7 +159,8 @@ func secondsAxis(r *report.Report, all []stretch) axis {
 	return a
 }
 
-func secondsText(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }
+// decimal formats a number with at most six digits after the point.
+func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64) }
 
 // timeFigure plots p50, p99 and the maximum of each stretch. Lines are interrupted between runs and in outages, which
 // are shaded.
