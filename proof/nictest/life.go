@@ -1,15 +1,19 @@
 package nictest
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/kit"
+	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
 )
@@ -74,9 +78,27 @@ func checkReset(x *rig) {
 	x.works()
 }
 
-// checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error.
+// restarted notes when the watchdog last said that it has restarted the device, while all loops are still parked.
+type restarted struct{ at atomic.Uint64 }
+
+func (r *restarted) Enabled(context.Context, slog.Level) bool { return true }
+func (r *restarted) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r *restarted) WithGroup(string) slog.Handler            { return r }
+func (r *restarted) Handle(_ context.Context, e slog.Record) error {
+	if strings.HasPrefix(e.Message, "the device was restarted") {
+		r.at.Store(polling.TSC())
+	}
+	return nil
+}
+
+// checkResetServing: Serve parks while its device is restarted, and answers again, or returns an error. The time while
+// it is parked is no polling gap.
 func checkResetServing(x *rig) {
+	var log restarted
+	x.log = &log
 	x.open(1)
+	loop := &x.resp[0].Loop
+	loop.Keep = 1
 	x.busy("Serve after a reset", func() {
 		ended, wait := x.serve()
 		if err := x.reset(); err != nil {
@@ -90,6 +112,11 @@ func checkResetServing(x *rig) {
 		})
 		if wait(); !ok {
 			x.Errorf("the device was reset, and Serve neither ends nor answers again")
+		}
+	})
+	loop.Long.After(new(polling.Read), func(from, to uint64) {
+		if at := log.at.Load(); from < at && at < to {
+			x.Errorf("an iteration of %d ticks includes a restart", to-from)
 		}
 	})
 	x.port.ForgetViolations() // a device that was reset sees unexpected accesses

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -235,6 +237,8 @@ func TestLoops(t *testing.T) {
 // After Close the interface is as before: another program can be attached, and nothing is answered.
 func TestClose(t *testing.T) {
 	v := pair(t)
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what Close forgot
 	other := v.Config()
 	other.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.99/24")}
 	files := func() int { return len(must.Get(os.ReadDir("/proc/self/fd"))(t)) }
