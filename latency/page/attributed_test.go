@@ -117,6 +117,15 @@ func TestAttributedDamaged(t *testing.T) {
 	show(t, Report, r)
 	a.Rows, a.Bands = nil, nil
 	show(t, Report, r)
+	for n := range tailed().Attribution.Points {
+		r := tailed()
+		a := r.Attribution
+		a.Points = a.Points[:n]
+		for i := range a.Rows {
+			a.Rows[i].Times, a.Rows[i].Errors = a.Rows[i].Times[:n], a.Rows[i].Errors[:n]
+		}
+		show(t, Report, r)
+	}
 }
 
 // Whether the kernel's tracepoints could be used is the field's, not the text's.

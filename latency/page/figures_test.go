@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
@@ -213,5 +214,89 @@ func TestFootOfATable(t *testing.T) {
 		seen := slices.Clone(table.Foot)
 		slices.Sort(seen)
 		check.Equal(t, len(slices.Compact(seen)), len(table.Foot), "%d different")
+	}
+}
+
+// The axes of a sweep leave room on both sides, also if the sizes are nearly the same.
+func TestAxesOfASweep(t *testing.T) {
+	for want, c := range map[string]struct {
+		x     []float64
+		rates bool
+	}{`"59 62 0 62 906 bytes"`: {x: []float64{60, 61}}, `"59 61 0 62 906 bytes"`: {x: []float64{60, 60}},
+		`"57 163 0 62 906 bytes"`: {x: []float64{160, 60}}, `"10 2200 1 62 906 rate"`: {[]float64{11, 2000}, true}} {
+		svg := string(sweepFigure("t", "", "u", []curve{{x: c.x, y: []float64{7, 9}}}, c.rates, nil).SVG)
+		check.Contains(t, svg, " data-x="+want, ` from 7 ns to 9 ns.`)
+	}
+}
+
+// The axis of a shift function has room for the band in the body: half as much again as half of its median width.
+func TestRoomOfAShiftFunction(t *testing.T) {
+	a, b := session()
+	pair := compare.Reports(a, b).Pairs[0]
+	lo, hi := 0.0, 0.0
+	var widths []float64
+	for _, r := range pair.ShiftFunction() {
+		if shift := r.Percent(); r.Tested() && !math.IsNaN(shift) {
+			lo, hi = min(lo, shift), max(hi, shift)
+			if width := 50 * (r.Hi - r.Lo) / r.Base; !math.IsInf(width, 0) {
+				widths = append(widths, width)
+			}
+		}
+	}
+	slices.Sort(widths)
+	room := max(0.1*max(hi-lo, 1), 1.5*widths[len(widths)/2])
+	svg := string(shiftFunction(&pair, legend{})[0].SVG)
+	_, axis, _ := strings.Cut(svg, `data-y="`)
+	var from, to float64
+	fmt.Sscan(axis, &from, &to)
+	if math.Abs(from-(lo-room)) > 1e-6 || math.Abs(to-(hi+room)) > 1e-6 {
+		t.Errorf("from %g to %g, want %g and %g", from, to, lo-room, hi+room)
+	}
+	b.Metric = report.HalfTrip
+	pair = compare.Reports(a, b).Pairs[0]
+	check.Equal(t, len(shiftFunction(&pair, legend{})), 0, "%d of what cannot be compared")
+}
+
+// Over time are the reports that have stretches, with p99 if there are at most three, since the start of the session or
+// of each.
+func TestOverTime(t *testing.T) {
+	of := func(runs int, session string, later time.Duration) *report.Report {
+		r, s := cut()
+		r.Metric, r.Session, r.Start = report.RoundTrip, session, time.Unix(1000, 0).Add(later)
+		r.Label = fmt.Sprint(later)
+		if r.Runs = r.Runs[:runs]; runs == 0 {
+			s.Intervals = s.Intervals[:1]
+		}
+		s.Sum()
+		return r
+	}
+	for what, c := range map[string]struct {
+		all    []*report.Report
+		curves int
+		says   string
+	}{
+		"one":            {[]*report.Report{of(2, "", 0)}, 2, "since the start of each report"},
+		"three":          {[]*report.Report{of(2, "", 0), of(2, "", time.Second), of(2, "", 0)}, 6, `data-x="0 12.01 `},
+		"four":           {[]*report.Report{of(2, "", 0), of(2, "", 0), of(2, "", 0), of(2, "", 0)}, 4, "Latency of 4 reports"},
+		"one is short":   {[]*report.Report{of(2, "", 0), of(0, "", 0)}, 2, "Latency of 1 report over"},
+		"a session":      {[]*report.Report{of(2, "s", 0), of(2, "s", time.Second)}, 4, `data-x="0 13.01 `},
+		"since it began": {[]*report.Report{of(2, "s", 0), of(2, "s", 0)}, 4, "since the start of the session"},
+		"two sessions":   {[]*report.Report{of(2, "s", 0), of(2, "q", time.Second)}, 4, `data-x="0 12.01 `},
+	} {
+		figure := timesFigure(c.all, make([]legend, len(c.all)), "u")[0]
+		check.Equal(t, strings.Count(string(figure.SVG), `<path class="curve`), 2*c.curves, what+": %d curves")
+		check.Equal(t, strings.Contains(figure.Caption, "p99"), len(c.all) <= 3, what+": p99 in the caption: %t")
+		check.Contains(t, string(figure.SVG), c.says)
+	}
+	none := timesFigure([]*report.Report{of(0, "", 0)}, make([]legend, 1), "u")
+	check.Equal(t, len(none), 0, "%d figures of one stretch")
+}
+
+// A table of states has their column only if its rows have states.
+func TestStates(t *testing.T) {
+	for want, rows := range map[bool][][]StatusRow{false: {nil, {{Name: "a"}}}, true: {{{Name: "a", State: "up"}}}} {
+		for _, r := range rows {
+			check.Equal(t, (&Status{Rows: r}).States(), want, fmt.Sprint(r, ": %t"))
+		}
 	}
 }
