@@ -540,6 +540,10 @@ func TestClockThatWasSet(t *testing.T) {
 			}
 		}
 	}
+	for seed := range uint64(20) { // so few that only halves show it
+		r, l, _ := plan{seed: seed, far: 20, network: 10, step: 40e6, after: minute / 2}.build()
+		check.Fails(t, fmt.Sprint("seed ", seed), r.AddResponder(l, trips, -1), errChanged)
+	}
 }
 
 // Gaps of a busy responder that in a part of the time fit at another difference, and better, are no clock that was set:
