@@ -27,7 +27,8 @@ func TestFind(t *testing.T) {
 	n := must.Get(testbed.NewNamespace())(t)
 	defer n.Close()
 	must.OK(t, n.Do(func() error {
-		return batch(4, "link add one type veth peer name two", "tuntap add mode tun dev three", "link set lo up",
+		return batch(4, "link add one type veth peer name two", "tuntap add mode tun dev three",
+			"tuntap add mode tun dev four", "link set lo up",
 			"addr add 10.1.0.9/24 dev one", "addr add fd01::9/64 dev one nodad", "addr add 10.2.0.9/24 dev two",
 			"addr add fd02::9/64 dev two nodad",
 			"link set one addrgenmode none up", "link set two addrgenmode none up", "addr add fe80::9/64 dev two nodad",
@@ -105,6 +106,13 @@ func TestFind(t *testing.T) {
 		{"numeric zone", nil, "fe80::1%2", route.Constraints{}, "two fe80::1%2 fe80::9 1500"},
 		{"zone of no interface", nil, "fe80::1%77", route.Constraints{}, "interface 77: no such interface"},
 		{"zone of another interface", nil, "fe80::1%2", route.Constraints{Interface: "one"}, "the zone of fe80::1%2 is two, not one"},
+		{"an interface that is down", nil, "10.4.0.1", route.Constraints{Interface: "four"}, "interface four: interface is down"},
+		{"no interface", nil, "10.1.0.5", route.Constraints{Interface: "five"}, "interface five: no such interface"},
+		{"zone of a gateway", nil, "10.1.0.5", route.Constraints{Interface: "one", Gateway: of("fe80::1%two")}, "the zone of fe80::1%two is two, not one"},
+		{"source of another family", nil, "10.1.0.5", route.Constraints{Source: of("fd01::9")}, "source fd01::9 and target 10.1.0.5 are of different families"},
+		{"no source of the family", nil, "fd07::1", route.Constraints{Gateway: of("10.3.0.1")}, "interface three has none for fd07::1: set -source"},
+		{"IPv4 gateway of an IPv6 target", nil, "fd07::1", route.Constraints{Gateway: of("10.2.0.1")}, "two 10.2.0.1 fd02::9 1500"},
+		{"IPv4 in IPv6", nil, "::ffff:10.1.0.5", route.Constraints{}, "one 10.1.0.5 10.1.0.9 1500"},
 		{"no Ethernet", nil, "10.3.0.1", route.Constraints{}, "three 10.3.0.1 10.3.0.9 1500: interface three carries no Ethernet frames (its link type is none)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -171,6 +179,62 @@ func TestMultipath(t *testing.T) {
 		return nil
 	}))
 	check.Equal(t, len(hops), 2, "%d next hops")
+}
+
+// What the kernel knows about neighbours, and whether it may be asked.
+func TestKernelsNeighbours(t *testing.T) {
+	needs.Root(t, "network namespaces")
+	needs.Programs(t, "ip")
+	n := must.Get(testbed.NewNamespace())(t)
+	defer n.Close()
+	must.OK(t, n.Do(func() error {
+		if err := batch(4, "link add one type veth peer name two", "link set one up", "link set two up",
+			"addr add 10.1.0.9/24 dev one", "addr add fd01::9/64 dev one nodad", "addr add fd01::8/64 dev one nodad",
+			"neigh add 10.1.0.1 lladdr 02:00:00:00:00:01 dev one nud permanent",
+			"neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev one nud noarp",
+			"neigh add 10.1.0.3 lladdr 02:00:00:00:00:03 dev one nud reachable",
+			"neigh add 10.1.0.4 lladdr 02:00:00:00:00:04 dev one nud stale",
+			"neigh add 10.1.0.5 lladdr 02:00:00:00:00:05 dev one nud failed",
+			"neigh add fd01::1 lladdr 02:00:00:00:00:06 dev one nud permanent"); err != nil {
+			return err
+		}
+		four, err := route.Find(netip.MustParseAddr("10.1.0.1"), route.Constraints{})
+		must.OK(t, err)
+		for _, c := range []struct{ next, want string }{
+			{"10.1.0.1", "020000000001 true"}, {"10.1.0.2", "020000000002 true"}, {"10.1.0.3", "020000000003 false"},
+			{"10.1.0.4", "020000000004 false"}, {"10.1.0.5", "unknown"}, {"10.1.0.6", "unknown"},
+			{"fd01::1", "020000000006 true"}, {"fd01::2", "unknown"},
+		} {
+			p := four
+			p.Next = netip.MustParseAddr(c.next)
+			all := route.Neighbours(p.Index, p.Next.Is6())
+			one, ok := p.Known()
+			entry, also := all[p.Next]
+			got := "unknown"
+			if ok {
+				got = fmt.Sprintf("%x %t", one.MAC, one.Permanent)
+			}
+			if got != c.want || ok != also || one.MAC != entry.MAC || one.Permanent != entry.Permanent {
+				t.Errorf("%s: %s, want %s; in the table %+v, %t", c.next, got, c.want, entry, also)
+			}
+			if from, _, ok := route.Announced(p.Asker(p.MAC).Ask(p.Next)); p.Next.Is4() &&
+				(!ok || from != p.Source) {
+				t.Errorf("asked from %v, %t", from, ok)
+			} else if q := p.Asker(p.MAC).Ask(p.Next); p.Next.Is6() &&
+				[16]byte(q[22:38]) != netip.MustParseAddr("fd01::9").As16() &&
+				[16]byte(q[22:38]) != netip.MustParseAddr("fd01::8").As16() {
+				t.Errorf("asked %x", q)
+			}
+		}
+		four.Next = netip.MustParseAddr("10.1.0.7")
+		must.OK(t, four.AskKernel())
+		four.Index = 99
+		check.Fails(t, "no interface", four.AskKernel(), nil)
+		check.Same(t, (&route.Path{}).Bypassed(false), nil, "%q")
+		unknown := (&route.Path{Interface: "five", Index: 5}).Bypassed(false)
+		check.Contains(t, strings.Join(unknown, ""), "unknown whether raw frames bypass")
+		return nil
+	}))
 }
 
 // batch runs commands of ip in the calling thread's network namespace. The family is that of rules.
