@@ -250,7 +250,7 @@ func (p *Pusher) post(ctx context.Context, b batch) error {
 	}
 	if answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusServiceUnavailable {
 		if s, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && s > 0 {
-			p.after = time.Now().Add(min(time.Duration(s)*time.Second, longestPause))
+			p.after = time.Now().Add(time.Duration(min(s, int(longestPause/time.Second))) * time.Second)
 		}
 	}
 	return errors.Join(fmt.Errorf("the receiver answers %s: %s", answer.Status, excerpt(text)), err)

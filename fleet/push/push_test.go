@@ -439,6 +439,7 @@ func TestRefusals(t *testing.T) {
 			after  string
 			pause  time.Duration
 		}{{429, "40", 40 * time.Second}, {503, "1", time.Second}, {503, "301", 5 * time.Minute}, {429, "0", 0},
+			{429, "9000000000000000000", 5 * time.Minute}, {429, "10000000000000000000", 0},
 			{429, "soon", 0}, {429, "-1", 0}, {500, "40", 0}, {301, "", 0}, {199, "", 0}} {
 			text := strings.Repeat("x", 200)
 			p := New(Options{To: to(t, "http://h/write", nil)})
