@@ -148,7 +148,7 @@ func TestParseError(t *testing.T) {
 	}{
 		{unix.SO_EE_ORIGIN_ICMP, 11, 0, sockaddr4("10.0.0.1"), true, true},
 		{unix.SO_EE_ORIGIN_ICMP, 11, 1, sockaddr4("10.0.0.1"), true, false}, // fragment reassembly
-		{unix.SO_EE_ORIGIN_ICMP, 3, 1, sockaddr4("10.0.0.1"), true, false},
+		{unix.SO_EE_ORIGIN_ICMP, 3, 0, sockaddr4("10.0.0.1"), true, false},
 		{unix.SO_EE_ORIGIN_LOCAL, 11, 0, sockaddr4("10.0.0.1"), false, false},
 		{unix.SO_EE_ORIGIN_ICMP, 11, 0, nil, false, false},
 		{unix.SO_EE_ORIGIN_ICMP, 11, 0, sockaddr4("10.0.0.1")[:4], false, false},
@@ -157,5 +157,9 @@ func TestParseError(t *testing.T) {
 		if ok != c.ok || e.TimeExceeded() != c.exceeded || ok && e.From.String() != "10.0.0.1" {
 			t.Errorf("%+v: %t, %+v", c, ok, e)
 		}
+	}
+	for typ, exceeded := range map[uint8]bool{1: false, 3: true, 11: false} {
+		e := ICMPError{V6: true, Type: typ}
+		check.Equal(t, e.TimeExceeded(), exceeded, fmt.Sprintf("ICMPv6 type %d: %%t", typ))
 	}
 }

@@ -49,8 +49,8 @@ func TestSendRefused(t *testing.T) {
 		must.OK(t, p.Send([]byte("probe")))
 		awaitRefusal(t, p.fd)
 	}
-	if p.Refused != 4 || p.LastRefusal != unix.ECONNREFUSED {
-		t.Errorf("%d refusals, the last %v", p.Refused, p.LastRefusal)
+	if p.Refused != 4 || p.Closed != 4 || p.LastRefusal != unix.ECONNREFUSED {
+		t.Errorf("%d refusals, %d of a closed port, the last %v", p.Refused, p.Closed, p.LastRefusal)
 	}
 
 	pair := netlink.NewVeth(netlink.LinkAttrs{Name: "here"})
