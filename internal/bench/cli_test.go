@@ -105,6 +105,34 @@ func TestPlanIsChecked(t *testing.T) {
 	}
 }
 
+// -under measures the same before, during and after the load. -auto ends at the first look at which each variant has a
+// verdict at its percentile.
+func TestUnderAndAuto(t *testing.T) {
+	o := must.Get(runFlags(new(command.Env), strings.Fields("10.0.0.1 -rate 1k -under true")))(t)
+	var names []string
+	for _, v := range o.Variants {
+		names = append(names, fmt.Sprint(v.Name, " ", v.Rates, " ", v.Target))
+	}
+	check.Same(t, names, []string{"before [1000] 10.0.0.1", "during [1000] 10.0.0.1", "after [1000] 10.0.0.1"}, "%q")
+	var said bytes.Buffer
+	o = must.Get(runFlags(&command.Env{Stderr: &said}, strings.Fields("10.0.0.1 10.0.0.2 10.0.0.3 -auto p50")))(t)
+	at := func(median float64, runs int) *report.Report {
+		return synthetic.Link{Seed: 1, Median: median, Seconds: 1, Rate: 1000, Runs: runs}.Report()
+	}
+	for runs, want := range map[[3]int]string{
+		{20, 20, 20}: "",
+		{20, 20, 2}:  "no verdict at p50 yet, after 5.000 s of 600.0 s of each variant\n",
+		{20, 2, 20}:  "no verdict at p50 yet, after 5.000 s of 600.0 s of each variant\n",
+		{2, 20, 20}:  "no verdict at p50 yet, after 500.0 ms of 600.0 s of each variant\n",
+	} {
+		said.Reset()
+		got := o.Enough([]*report.Report{at(4000, runs[0]), at(6000, runs[1]), at(6000, runs[2])})
+		if got != (want == "") || said.String() != want {
+			t.Errorf("%v: %t, %q, want %q", runs, got, &said, want)
+		}
+	}
+}
+
 // Diagnostics require -v: without it a result fits on a screen, and starts with its headline.
 func TestDiagnosticsNeedVerbose(t *testing.T) {
 	const dir = "../../results/demo/01-kernel"
