@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/fleet/targets"
+	"github.com/rebound-nic/rebound/internal/bench/engine"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/route"
 	"github.com/rebound-nic/rebound/internal/cards"
@@ -89,6 +92,23 @@ func (m *managed) probed() string {
 	return strings.Join(all, "\n")
 }
 
+// sends is what a flow sends, and from where.
+func sends(f *flow) string {
+	of, own := f.codec.Flow(), "another port"
+	switch w := f.wire; {
+	case len(f.ports) > 0 && of.SrcPort == f.ports[0]:
+		own = "its first port"
+	case w.socket != nil && of.SrcPort == w.socket.Local().Port() && of.ID == of.SrcPort,
+		w.socket == nil && of.SrcPort == w.locals[of.Src].port && of.ID == w.locals[of.Src].id:
+		own = "the wire's port"
+	}
+	estimate := of.Proto == probe.STAMP &&
+		bytes.Contains(f.codec.Build(0, 0), binary.BigEndian.AppendUint16(nil, engine.OwnEstimate()))
+	return fmt.Sprintf("%v from %s, layer %d, %d bytes, TTL %d, %d slots, %d ports (by frame %t, %d counted), %d tracers, estimate %t",
+		of.Proto, own, of.Layer, len(f.codec.Build(0, 0)), of.TTL, len(f.slots), len(f.ports), f.frames,
+		len(f.paths), len(f.tracers), estimate)
+}
+
 // A plan has the flows of the targets that can be probed, is offered only if it changes, and keeps the flows of targets
 // that do not change. A socket that fails is closed, and opened again after a pause; one that no target uses is closed.
 func TestPlan(t *testing.T) {
@@ -109,13 +129,17 @@ func TestPlan(t *testing.T) {
 	step("the same", both)
 	check.Equal(t, m.current, plan, "another plan, %p")
 	m.watched(t, "udp:127.0.0.1:7001 site=ams", "stamp:127.0.0.1:7003", "udp:localhost:7001",
-		"udp:127.0.0.1:7004 __param_source_ports=3")
+		"udp:127.0.0.1:7004 __param_source_ports=3 __param_interval=100ms")
 	m.options.Source = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	step("a label, and another name", both+"\nudp:127.0.0.1:7004\nudp:localhost:7001: another target has its address, 127.0.0.1")
 	if e := m.entries["udp:127.0.0.1:7001"]; e.flow != flow || e.state.Labels["site"] != "ams" {
 		t.Errorf("a label made another flow, or is not known: %v", e.state.Labels)
 	}
 	check.Equal(t, len(m.wires["udp4 3 ports"].ports.All), 3, "%d sockets")
+	for name, want := range map[string]string{"udp:127.0.0.1:7001": "udp from the wire's port, layer 2, 18 bytes, TTL 0, 8 slots, 0 ports (by frame false, 0 counted), 0 tracers, estimate false", "stamp:127.0.0.1:7003": "stamp from the wire's port, layer 2, 44 bytes, TTL 0, 8 slots, 0 ports (by frame false, 0 counted), 0 tracers, estimate true",
+		"udp:127.0.0.1:7004": "udp from its first port, layer 2, 18 bytes, TTL 0, 32 slots, 3 ports (by frame false, 3 counted), 3 tracers, estimate false"} {
+		check.Equal(t, sends(m.entries[name].flow), want, name+": %s")
+	}
 	m.targets[0].Interval, m.targets[1].Interval, m.targets[1].DSCP = time.Microsecond, time.Second/2, 46
 	step("intervals", "stamp:127.0.0.1:7003: an interval of 1µs with a timeout of 1s: too many probes would be in flight to one target\n"+
 		"udp:127.0.0.1:7001\nudp:127.0.0.1:7004\nudp:localhost:7001")
@@ -297,7 +321,7 @@ func TestKernelInterface(t *testing.T) {
 	pair := veth.New(t)
 	for _, source := range []string{"", "192.0.2.77"} {
 		o := Options{Transport: "raw", TTL: 64, NIC: cards.Config{Driver: "afpacket"}}
-		names := []string{"icmp:192.0.2.2", "udp:192.0.2.2:9 __param_source_ports=3"}
+		names := []string{"icmp:192.0.2.2", "udp:192.0.2.2:9 __param_source_ports=3", "stamp:192.0.2.2"}
 		if source != "" {
 			o.Source = []netip.Addr{netip.MustParseAddr(source)}
 			o.NIC.Device = pair.Host.Name
@@ -334,6 +358,13 @@ func TestKernelInterface(t *testing.T) {
 			w := m.wires[pair.Host.Name]
 			if w == nil {
 				return
+			}
+			for name, want := range map[string]string{"icmp:192.0.2.2": "icmp from the wire's port, layer 0, 60 bytes, TTL 64, 8 slots, 0 ports (by frame false, 0 counted), 0 tracers, estimate false", "udp:192.0.2.2:9": "udp from its first port, layer 0, 60 bytes, TTL 64, 8 slots, 3 ports (by frame true, 3 counted), " +
+				map[bool]string{true: "3", false: "0"}[source == ""] + " tracers, estimate false",
+				"stamp:192.0.2.2:862": "stamp from the wire's port, layer 0, 86 bytes, TTL 64, 8 slots, 0 ports (by frame false, 0 counted), 0 tracers, estimate true"} {
+				if f := m.entries[name].flow; sends(f) != want {
+					t.Errorf("from %q: %s: %s, want %s", source, name, sends(f), want)
+				}
 			}
 			for src, l := range w.locals {
 				if len(l.ports) != map[bool]int{true: 3}[src.Is4()] || (l.held == nil) != (source != "" || src.Is6()) {

@@ -2,15 +2,19 @@ package watch
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
-	"github.com/rebound-nic/rebound/latency/outcome"
+	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/rebound-nic/rebound/fleet/trace"
 	"github.com/rebound-nic/rebound/internal/bench/probe"
 	"github.com/rebound-nic/rebound/internal/bench/socket"
+	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/await"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/echohost"
 )
 
@@ -130,4 +134,50 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%+v", a)
 		}
 	})
+}
+
+// A trace of a source port ends at the target, whose reply the loop receives.
+func TestTraceOfAPort(t *testing.T) {
+	plain := &scripted{reply: func(_ *scripted, _ uint16, b []byte) [][]byte { return [][]byte{b} }}
+	stamp := &scripted{reply: func(_ *scripted, _ uint16, b []byte) [][]byte { return [][]byte{echohost.Reflect(b)} }}
+	names := []string{fmt.Sprintf("udp:127.0.0.1:%d", plain.listen(t)), fmt.Sprintf("stamp:127.0.0.1:%d",
+		stamp.listen(t))}
+	m := newManaged(t, Options{Transport: "socket", Source: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
+		names[0]+" __param_source_ports=2", names[1]+" __param_source_ports=2")
+	m.update(t.Context(), false)
+	m.loop.adopt(m.loop.offer.Load(), 0)
+	defer func() { check.OK(t, m.close()) }()
+	for i, name := range names {
+		f, over := m.entries[name].flow, make(chan error, 1)
+		go func() {
+			r, err := f.trace(t.Context(), 1)
+			if err == nil && r.End != trace.Reached {
+				err = fmt.Errorf("%+v", r)
+			}
+			over <- err
+		}()
+		var err error
+		await.Until(t, name+" is reached", func() bool {
+			m.loop.receive(false)
+			select {
+			case err = <-over:
+				return true
+			default:
+				return false
+			}
+		})
+		check.OK(t, err)
+		if n := []*scripted{plain, stamp}[i].probes(); n == 0 {
+			t.Errorf("%s got no probe", name)
+		}
+	}
+	m.loop.events.drain(func(e *event) { t.Errorf("an event: %+v", e) })
+	f := m.entries[names[0]].flow
+	close(f.wire.ending)
+	_, err := f.trace(t.Context(), 0)
+	check.Fails(t, "a wire that is closed", err, context.Canceled)
+	f.wire.ending = make(chan struct{})
+	f.tracers = nil
+	_, err = f.trace(t.Context(), 0)
+	check.Fails(t, "frames of another way", err, nil, "the kernel sends traces, and it does not send to this target")
 }
