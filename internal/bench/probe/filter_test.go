@@ -116,9 +116,10 @@ func TestFilterRejectsOtherTraffic(t *testing.T) {
 				}
 				return b
 			},
-			"a request instead of an answer":  func(b []byte) []byte { return c.Build(2, 0)[:l4+8] },
-			"no more than an Ethernet header": func(b []byte) []byte { return b[:14] },
-			"ARP":                             func(b []byte) []byte { b = make([]byte, 60); b[12], b[13] = 8, 6; return b },
+			"a request instead of an answer":       func(b []byte) []byte { return c.Build(2, 0)[:l4+8] },
+			"no more than an Ethernet header":      func(b []byte) []byte { return b[:14] },
+			"ARP":                                  func(b []byte) []byte { b = make([]byte, 60); b[12], b[13] = 8, 6; return b },
+			"an ICMP error that quotes too little": func([]byte) []byte { return refusal(f, c.Build(2, 0), 3, 1)[:2*l4-3] },
 			"an ICMP error about other traffic": func(b []byte) []byte {
 				b = refusal(f, c.Build(2, 0), 3, 1)
 				b[len(b)-1] = 0
@@ -133,6 +134,9 @@ func TestFilterRejectsOtherTraffic(t *testing.T) {
 			if takes(b) {
 				t.Errorf("%v to %v accepts %s: %x", f.Proto, f.Dst, name, b)
 			}
+		}
+		if !takes(refusal(f, c.Build(2, 0), 3, 1)[:2*l4-2]) {
+			t.Errorf("%v to %v rejects an ICMP error that quotes its ports", f.Proto, f.Dst)
 		}
 		if !takes(good) {
 			t.Errorf("%v to %v rejects its reply", f.Proto, f.Dst)
@@ -161,7 +165,8 @@ func TestFilterOfNeighbours(t *testing.T) {
 		b    []byte
 		want bool
 	}{{"a request", request, true}, {"a request for another host", other, false}, {"a solicitation", solicits, true},
-		{"an advertisement", advertises, true}, {"a solicitation of another host", elsewhere, false}} {
+		{"an advertisement", advertises, true}, {"its first 78 bytes", advertises[:78], true},
+		{"77 bytes of it", advertises[:77], false}, {"a solicitation of another host", elsewhere, false}} {
 		if with(c.b) != c.want || without(c.b) {
 			t.Errorf("%s: %v with neighbours, %v without", c.name, with(c.b), without(c.b))
 		}

@@ -315,6 +315,48 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Only a reply with both ECN bits has the congestion mark.
+func TestCongestionMark(t *testing.T) {
+	for _, k := range []kind{{probe.UDP, false, 100}, {probe.UDP, true, 100}} {
+		f, c := k.codec(t)
+		for _, class := range []byte{0, 1, 2, 3, 46<<2 | 2, 46<<2 | 3} {
+			b := answer(f, c.Build(1, 0))
+			if b[15] = class; k.v6 {
+				b[14], b[15] = 6<<4|class>>4, class<<4
+			}
+			correct(b, k.proto, k.v6)
+			check.Equal(t, verdict(t, k, c, b, probe.Good, probe.None).CE, class&3 == 3,
+				fmt.Sprintf("%v, class %#x: %%t", k, class))
+		}
+	}
+}
+
+// A payload that is like a PTP message starts with the type 0, Sync, and the version 2.
+func TestLikePTP(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		f := flow(probe.UDP, v6, probe.MinPTPSize(v6))
+		f.Run = 0xffffffff
+		f.LikePTP()
+		b := must.Get(probe.New(f))(t).Build(1, 0)[l4(v6)+8:]
+		if len(b) != 34 || b[0] != 0xf0 || b[1] != 0xf2 {
+			t.Errorf("a payload of %d bytes, %x", len(b), b)
+		}
+	}
+}
+
+// What is left of a STAMP probe behind its TLVs is a padding TLV, or nothing.
+func TestPaddingNeedsRoom(t *testing.T) {
+	f := flow(probe.STAMP, false, 0)
+	f.Test.Ask = []probe.Ask{probe.AskTiming()}
+	low := f.Size + f.Test.Extra()
+	for more, good := range []bool{true, false, false, false, true, true} {
+		f.Size = low + more
+		if _, err := probe.New(f); good != (err == nil) {
+			t.Errorf("%d bytes for padding: %v", more, err)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		proto probe.Proto
