@@ -65,6 +65,50 @@ rebound_device_trouble_total{kind="resets"} 9
 	}
 }
 
+// A page with too many reasons, too long ones, or what is no count is refused.
+func TestPageIsBounded(t *testing.T) {
+	reasons := func(n int) (text string) {
+		for i := range n {
+			text += fmt.Sprintf("rebound_refused_total{reason=\"r%d\"} 1\n", i)
+		}
+		return text
+	}
+	of := func(values ...string) (text string) {
+		for i, v := range values {
+			text += fmt.Sprintf("rebound_refused_total{queue=\"%d\",reason=\"rate\"} %s\n", i, v)
+		}
+		return text
+	}
+	const most, bad = "9007199254740991", "want a count"
+	for _, c := range []struct {
+		status     int
+		text, says string
+	}{
+		{200, reasons(200), ""},
+		{200, reasons(201), "has more than 200 values of reason, or one of more than 100 bytes"},
+		{200, "rebound_refused_total{reason=\"" + strings.Repeat("x", 100) + "\"} 1\n", ""},
+		{200, "rebound_refused_total{reason=\"" + strings.Repeat("x", 101) + "\"} 1\n", "has more than 200 values"},
+		{200, of("0", most), ""}, {200, of("1", most), "adds up to 9007199254740992: " + bad},
+		{200, of("-1"), "is -1: " + bad},
+		{200, of("NaN"), "is NaN: " + bad}, {200, of("9007199254740992"), bad}, {404, of("1"), ": 404 Not Found"},
+		{200, "rebound_refused_total{", "responder's metrics: http"}, {200, "up 1\n", "no rebound_refused_total (give"},
+		{200, of("1") + "# TYPE rebound_device_own_total counter\n" +
+			"rebound_device_own_total{counter=\"interface_rx_dropped\"} -1\n", bad},
+		{200, of("1") + "# TYPE rebound_device_trouble_total counter\n" +
+			"rebound_device_trouble_total{kind=\"rx_dropped\"} -1\n", bad},
+	} {
+		_, _, err := ReadResponder(serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(c.status)
+			fmt.Fprint(w, "# TYPE rebound_refused_total counter\n"+c.text)
+		}))
+		if c.says == "" {
+			must.OK(t, err)
+		} else {
+			check.Fails(t, c.says, err, nil, c.says)
+		}
+	}
+}
+
 // serve returns the URL of a page.
 func serve(t *testing.T, page http.HandlerFunc) string {
 	s := httptest.NewServer(page)
