@@ -230,10 +230,12 @@ func (p *pollingLoops) details(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "off core\tby %s\n", p.noise.How())
-	for i, t := range p.noise.Sorted() {
-		if i == 10 {
-			break
-		}
+	printTotals(w, p.noise.Sorted())
+}
+
+// printTotals writes the first ten sums of what had the loops' cores.
+func printTotals(w io.Writer, all []osnoise.Total) {
+	for _, t := range all[:min(len(all), 10)] {
 		fmt.Fprintf(w, "  %s\t%s", sanitize.Text(t.String()), sanitize.Count(int64(t.Count), "time"))
 		if t.Seconds > 0 {
 			fmt.Fprintf(w, ", %s", latency.FormatNS(t.Seconds*1e9))

@@ -70,6 +70,20 @@ func TestOffcoreMetrics(t *testing.T) {
 	check.Equal(t, strings.Contains(text, "rebound_offcore_dropped_total 0\n"), true, "dropped events: %t")
 }
 
+// The summary has the ten causes that took most, with their time if it is known.
+func TestTotals(t *testing.T) {
+	all := []osnoise.Total{{Cause: osnoise.Descheduled, Name: "hog\n", Seconds: 0.0015, Count: 1234},
+		{Cause: osnoise.Interrupt, Name: "eth0", Seconds: 0.000002, Count: 1},
+		{Cause: osnoise.Interrupt, Name: "timer", Weak: true, Count: 2}}
+	for range 9 {
+		all = append(all, osnoise.Total{Cause: osnoise.Interrupt, Name: "x", Weak: true, Count: 1})
+	}
+	var b strings.Builder
+	printTotals(&b, all)
+	check.Equal(t, b.String(), "  descheduled for hog\\n\t1,234 times, 1.500 ms\n  interrupt eth0\t1 time, 2.000 µs\n"+
+		"  interrupt timer (by counters)\t2 times\n"+strings.Repeat("  interrupt x (by counters)\t1 time\n", 7), "%q")
+}
+
 // The sum of long values has those of at least the length, and no others.
 func TestBeyond(t *testing.T) {
 	var h polling.Histogram
