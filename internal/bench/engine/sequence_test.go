@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -87,4 +89,23 @@ func TestDelayVariation(t *testing.T) {
 		}
 	}
 	t.Errorf("differences of 2 ms: least %d, median %d", h.Min, h.Quantile(0.5))
+}
+
+// A round trip is compared with those of the probes before and after it, if these are answered already.
+func TestNeighboursOfAProbe(t *testing.T) {
+	s, rec := stream(t, &fake{}, 0, time.Second, nil)
+	rec.Begin(0)
+	for range 5 {
+		s.window.send(0, 0, 0, true)
+	}
+	for _, r := range [][2]uint32{{2, 10}, {1, 20}, {4, 25}, {3, 40}, {0, 80}} {
+		at := testClock.Ticks(time.Duration(r[1]) * time.Millisecond)
+		s.window.reply(r[0], at)
+		s.variation(r[0], at)
+	}
+	rec.End(testClock.Ticks(time.Second))
+	h := series(rec)(ipdvSeries)
+	ms := func(ns int64) int64 { return (ns + 500_000) / 1_000_000 }
+	check.Equal(t, fmt.Sprint(h.Count, ms(h.Min), ms(h.Quantile(0.5)), ms(h.Quantile(0.75)), ms(h.Max)), "4 10 15 30 60",
+		"count and differences: %s")
 }
