@@ -160,3 +160,31 @@ func TestMissedAreNotReceived(t *testing.T) {
 		t.Errorf("GPRC 10 and MPC 3 are %d frames received and %d dropped, expected 7 and 3", st.RxFrames, st.RxDropped)
 	}
 }
+
+// speeds is a device whose LINKS says that the link is up, with any code of a speed.
+type speeds struct {
+	sim.Model
+	code byte
+	on   atomic.Bool
+}
+
+func (s *speeds) ReadBAR(bar int, off uint64, p []byte) error {
+	err := s.Model.ReadBAR(bar, off, p)
+	if s.on.Load() && off == 0x42a4 {
+		p[3] = p[3]&^0x30 | 0x40 | s.code<<4
+	}
+	return err
+}
+
+// TestSpeedOfTheLink: a reserved code is no known speed.
+func TestSpeedOfTheLink(t *testing.T) {
+	for code, want := range []int{0, 100, 1000, 10000} {
+		s := &speeds{Model: ixgbesim.New(ixgbesim.Options{}), code: byte(code)}
+		p, fn := host(t, s)
+		d := open(t, fn, nic.Options{RingSize: 128})
+		wire(p)
+		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
+		s.on.Store(true)
+		check.Equal(t, must.Get(d.Link())(t), nic.Link{Up: true, Speed: want}, "%+v")
+	}
+}
