@@ -613,7 +613,8 @@ func TestStatedErrorBoundsTheTime(t *testing.T) {
 	for slack, clockError := range map[int64]int64{mostOffset: -1, 1000: 1000, 0: 0} {
 		const end = math.MaxInt64 - mostOffset
 		for span, want := range map[[2]int64]error{{s.seen + slack, end}: ErrNoGaps,
-			{s.seen + slack + 1, end}: ErrNoOverlap, {0, s.sent - slack}: ErrNoGaps, {0, s.sent - slack - 1}: ErrNoOverlap} {
+			{s.seen + slack + 1, end}: ErrNoOverlap, {0, s.sent - slack}: ErrNoGaps,
+			{0, s.sent - slack - 1}: ErrNoOverlap} {
 			err := r.AddResponder(&Loop{Start: span[0], End: span[1]}, trips, clockError)
 			check.Fails(t, fmt.Sprintf("from %d to %d with a slack of %d", span[0], span[1], slack), err, want)
 		}

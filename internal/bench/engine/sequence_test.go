@@ -106,6 +106,6 @@ func TestNeighboursOfAProbe(t *testing.T) {
 	rec.End(testClock.Ticks(time.Second))
 	h := series(rec)(ipdvSeries)
 	ms := func(ns int64) int64 { return (ns + 500_000) / 1_000_000 }
-	check.Equal(t, fmt.Sprint(h.Count, ms(h.Min), ms(h.Quantile(0.5)), ms(h.Quantile(0.75)), ms(h.Max)), "4 10 15 30 60",
-		"count and differences: %s")
+	check.Equal(t, fmt.Sprint(h.Count, ms(h.Min), ms(h.Quantile(0.5)), ms(h.Quantile(0.75)), ms(h.Max)),
+		"4 10 15 30 60", "count and differences: %s")
 }
