@@ -8,6 +8,7 @@ import (
 	"github.com/rebound-nic/rebound/latency"
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -70,6 +71,8 @@ func TestOwnTailIsNoKnee(t *testing.T) {
 	if r := all[2]; !r.OwnAt(0.99) || !hostLimited(r) {
 		t.Fatalf("own lag at p50 %v, p99 %v", r.OwnAt(0.5), r.OwnAt(0.99))
 	}
+	check.Equal(t, Quantile(all[1], 0.99)+" "+Quantile(all[2], 0.99), latency.FormatNS(all[1].Quantile(0.99))+" 90.00 µs"+
+		OwnMark, "p99: %s")
 	if text := SweepAnswer(all); !strings.HasPrefix(text, "this host limited 1 of 4 points") ||
 		strings.Contains(text, "doubles") {
 		t.Errorf("late at p50: %s", text)

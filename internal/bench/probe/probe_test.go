@@ -178,6 +178,16 @@ func TestRequestsAreValid(t *testing.T) {
 	}
 }
 
+func TestTrafficClassOfProbe(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		f := flow(probe.UDP, v6, 100)
+		f.TOS = 0xB9
+		b := must.Get(probe.New(f))(t).Build(1, 42)
+		want := map[bool][]byte{false: {0x45, 0xB9, 0, 86}, true: {0x6B, 0x90, 0, 0, 0, 46, 17}}[v6]
+		check.Same(t, b[14:14+len(want)], want, "% x")
+	}
+}
+
 func TestGoodReplies(t *testing.T) {
 	for _, k := range kinds() {
 		f, c := k.codec(t)
