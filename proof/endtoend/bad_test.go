@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 			{"messages without an EFA", run("-target", far4, "-proto", "srd"), 2, "messages need an EFA"},
 			{"UDP on an EFA", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-proto", "udp"), 2, "use ud, srd, stamp-ud or stamp-srd"},
 			{"messages on a card for frames", run("-target", far4, "-driver", "ena", "-iface", "vfio-user:/x", "-proto", "srd"), 2, "ena carries frames"},
-			{"a message too short", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-size", "7"), 2, "8 bytes or more"},
+			{"a message too short", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-size", "7"), 2, "have 8 to 65473 bytes"},
 			{"a VLAN of messages", run("-target", far4, "-driver", "efa", "-iface", "vfio-user:/x", "-vlan", "5"), 2, "a message has none of these"},
 			{"a multicast target", run("-target", "224.0.0.1"), 2, "224.0.0.1"},
 			{"no such flag", run("-target", far4, "-colour"), 2, "colour"},
