@@ -11,6 +11,19 @@ import (
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
+// pagemap opens a file that has these entries for the pages at b, b plus step, and so on.
+func pagemap(t *testing.T, b []byte, step int, entries ...uint64) *Physical {
+	t.Helper()
+	file := must.Get(os.Create(filepath.Join(t.TempDir(), "pagemap")))(t)
+	for i, entry := range entries {
+		page := int(uintptr(unsafe.Pointer(&b[i*step]))) / os.Getpagesize()
+		if _, err := file.WriteAt(binary.NativeEndian.AppendUint64(nil, entry), int64(8*page)); err != nil {
+			t.Skip("no sparse file of this size: ", err)
+		}
+	}
+	return &Physical{pagemap: file}
+}
+
 // An entry of pagemap has the frame's number in bits 0 to 54, and says in bit 63 whether the page is present.
 func TestAddressOfPage(t *testing.T) {
 	page := uint64(os.Getpagesize())
@@ -23,13 +36,7 @@ func TestAddressOfPage(t *testing.T) {
 		{1<<63 | 5, 5, ""}, {1<<63 | 0xFF<<55 | 1<<51 | 1, 1<<51 | 1, ""},
 		{5, 0, "entry 0x5: the page is not present"}, {1<<63 | 0xFF<<55, 0, "needs CAP_SYS_ADMIN"},
 	} {
-		file := must.Get(os.Create(filepath.Join(t.TempDir(), "pagemap")))(t)
-		var e [8]byte
-		binary.NativeEndian.PutUint64(e[:], c.entry)
-		if _, err := file.WriteAt(e[:], int64(at/page*8)); err != nil {
-			t.Skip("no sparse file of this size: ", err)
-		}
-		p := &Physical{pagemap: file}
+		p := pagemap(t, b, 0, c.entry)
 		got, err := p.address(&b[0])
 		if c.says != "" {
 			check.Fails(t, c.says, err, nil, c.says)
@@ -55,15 +62,11 @@ func TestScatteredPages(t *testing.T) {
 		{[3]uint64{512, 1024, 1536}, true}, {[3]uint64{512, 1024, 1537}, false}, {[3]uint64{512, 512, 512}, false},
 		{[3]uint64{512, 2048, 1536}, false},
 	} {
-		file := must.Get(os.Create(filepath.Join(t.TempDir(), "pagemap")))(t)
-		for i, frame := range c.frames {
-			var e [8]byte
-			binary.NativeEndian.PutUint64(e[:], 1<<63|frame*4096/small)
-			if _, err := file.WriteAt(e[:], int64((at+uint64(i)*2*mib)/small*8)); err != nil {
-				t.Skip("no sparse file of this size: ", err)
-			}
+		var entries []uint64
+		for _, frame := range c.frames { // of 4 KiB
+			entries = append(entries, 1<<63|frame*4096/small)
 		}
-		p := &Physical{pagemap: file}
+		p := pagemap(t, m.Bytes, m.Page, entries...)
 		got, err := p.Map(m)
 		if c.whole {
 			check.OK(t, err)
