@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -213,4 +214,10 @@ func TestBesideRestart(t *testing.T) {
 func TestBesideKilled(t *testing.T) {
 	x := newBeside(t)
 	x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill)
+}
+
+// Each call to the kernel that fails is reported, and leaves nothing on the card.
+func TestBesideCallFails(t *testing.T) {
+	x := newBeside(t)
+	golden.Equal(t, "testdata/fails.txt", x.Refused(&x.kernel.Kernel, nic.Options{Match: devrig.AnsweredBeside()}))
 }

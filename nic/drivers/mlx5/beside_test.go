@@ -11,11 +11,13 @@ import (
 	"github.com/rebound-nic/rebound/fastpath"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
+	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/nic/kit/beside"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
@@ -193,7 +195,14 @@ func TestBesideRefuses(t *testing.T) {
 	noRaw := func(x *besideRig) { x.kernel.NoRaw, x.Violates = true, "without RAW_TX" }
 	bonded := func(x *besideRig) { x.kernel.Port.Master = "bond0" }
 	switched := func(x *besideRig) { x.kernel.Switch = true }
-	old := func(x *besideRig) { x.kernel.Old = true }
+	answers := func(change func(*abi.MLX5AllocUcontextResp)) func(*besideRig) {
+		return func(x *besideRig) { x.kernel.Answer = change }
+	}
+	old := answers(func(r *abi.MLX5AllocUcontextResp) { r.CQEVersion = 0 })
+	flames := func(n uint32) func(*besideRig) {
+		return answers(func(r *abi.MLX5AllocUcontextResp) { r.BfRegSize = n })
+	}
+	inline := answers(func(r *abi.MLX5AllocUcontextResp) { r.EthMinInline = 5 })
 	noChains := func(x *besideRig) { x.kernel.NoChains = true }
 	for name, c := range map[string]struct {
 		open func(testing.TB) *besideRig
@@ -202,16 +211,21 @@ func TestBesideRefuses(t *testing.T) {
 		is   error
 		says []string
 	}{
-		"no right":                 {newBesideICMP, noRaw, nic.Options{}, nic.ErrHardware, []string{"CAP_NET_RAW"}},
-		"no steering":              {newBesideICMP, func(x *besideRig) { x.own.NoSteering = true }, nic.Options{}, nil, []string{"debug.no_steering"}},
-		"another MAC":              {newBesideICMP, nil, nic.Options{MAC: farMAC}, nil, []string{"nic.mac"}},
-		"a bond's port":            {newBesideICMP, bonded, nic.Options{}, errors.ErrUnsupported, []string{"eth1 belongs to bond0"}},
-		"a port of a switch":       {newBesideICMP, switched, nic.Options{}, errors.ErrUnsupported, []string{"switchdev mode"}},
-		"another MTU":              {newBesideICMP, nil, nic.Options{MTU: 9000}, nil, []string{"interface eth1 has 1500"}},
-		"raw packets, two queues":  {newBesideRaw, nil, nic.Options{Queues: 2}, errors.ErrUnsupported, []string{"cpu.cores: give one"}},
-		"raw packets, no right":    {newBesideRaw, noRaw, nic.Options{}, nic.ErrRights, []string{"CAP_NET_RAW"}},
-		"completions of version 0": {newBesideRaw, old, nic.Options{}, errors.ErrUnsupported, []string{remedy, "use driver xdp"}},
-		"no chains of flow tables": {newBesideRaw, noChains, nic.Options{}, errors.ErrUnsupported, []string{remedy, "chain flow tables", "use driver xdp"}},
+		"no right":                   {newBesideICMP, noRaw, nic.Options{}, nic.ErrHardware, []string{"CAP_NET_RAW"}},
+		"no steering":                {newBesideICMP, func(x *besideRig) { x.own.NoSteering = true }, nic.Options{}, nil, []string{"debug.no_steering"}},
+		"another MAC":                {newBesideICMP, nil, nic.Options{MAC: farMAC}, nil, []string{"nic.mac"}},
+		"a bond's port":              {newBesideICMP, bonded, nic.Options{}, errors.ErrUnsupported, []string{"eth1 belongs to bond0"}},
+		"a port of a switch":         {newBesideICMP, switched, nic.Options{}, errors.ErrUnsupported, []string{"switchdev mode"}},
+		"another MTU":                {newBesideICMP, nil, nic.Options{MTU: 9000}, nil, []string{"interface eth1 has 1500"}},
+		"raw packets, two queues":    {newBesideRaw, nil, nic.Options{Queues: 2}, errors.ErrUnsupported, []string{"cpu.cores: give one"}},
+		"raw packets, no right":      {newBesideRaw, noRaw, nic.Options{}, nic.ErrRights, []string{"CAP_NET_RAW"}},
+		"completions of version 0":   {newBesideRaw, old, nic.Options{}, errors.ErrUnsupported, []string{remedy, "use driver xdp"}},
+		"small BlueFlame registers":  {newBesideRaw, flames(64), nic.Options{}, nic.ErrHardware, []string{"BlueFlame registers of 64 bytes"}},
+		"odd BlueFlame registers":    {newBesideRaw, flames(384), nic.Options{}, nic.ErrHardware, []string{"BlueFlame registers of 384 bytes"}},
+		"large BlueFlame registers":  {newBesideRaw, flames(4096), nic.Options{}, nic.ErrHardware, []string{"BlueFlame registers of 4096 bytes"}},
+		"inline mode 4":              {newBesideRaw, inline, nic.Options{}, nic.ErrHardware, []string{"minimum inline mode 4, expected 0 to 3"}},
+		"a shorter completion queue": {newBesideRaw, func(x *besideRig) { x.kernel.Shorter = 1 }, nic.Options{}, nic.ErrHardware, []string{"a completion queue of 62 entries, expected 63"}},
+		"no chains of flow tables":   {newBesideRaw, noChains, nic.Options{}, errors.ErrUnsupported, []string{remedy, "chain flow tables", "use driver xdp"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := c.open(t)
@@ -288,6 +302,29 @@ func TestBesideTaken(t *testing.T) {
 // A process that is killed at any moment leaves nothing on the card.
 func TestBesideKilled(t *testing.T) {
 	bothKinds(t, func(t *testing.T, x *besideRig) { x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill) })
+}
+
+// An older kernel does not report the minimum inline mode, which is then that of layer 2.
+func TestBesideInlineMode(t *testing.T) {
+	for reported, notes := range map[uint8]string{0: "18 bytes, which the vport demands (min_wqe_inline_mode 1)",
+		4: "82 bytes, which the vport demands (min_wqe_inline_mode 3)"} {
+		x := newBesideRaw(t)
+		x.kernel.Answer = func(r *abi.MLX5AllocUcontextResp) { r.EthMinInline = reported }
+		x.Open(nic.Options{})
+		check.Contains(t, list(x.Dev.Info().Notes), notes)
+		x.Close()
+	}
+}
+
+// Each call to the kernel that fails is reported, and leaves nothing on the card.
+func TestBesideCallFails(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) *besideRig{"devx": newBesideICMP, "raw": newBesideRaw} {
+		t.Run(name, func(t *testing.T) {
+			x := open(t)
+			golden.Equal(t, "testdata/fails-"+name+".txt",
+				x.Refused(&x.kernel.Kernel, nic.Options{Match: devrig.AnsweredBeside()}))
+		})
+	}
 }
 
 // Without user contexts in the firmware the kernel makes the queues, which answer the same frames but for pings: the

@@ -23,12 +23,13 @@ import (
 // it, and inserts the rules of contexts before its own. It fails the test for commands that Linux refuses.
 type Kernel struct {
 	rig.Kernel
-	NoRaw    bool // the process has no CAP_NET_RAW
-	NoWC     bool // the write-combining test failed
-	NoFlames bool // all pages for write-combining are in use
-	NoPages  bool // all pages of doorbells are in use
-	Old      bool // the card has completions of version 0
-	NoChains bool // its firmware cannot chain flow tables
+	NoRaw    bool                             // the process has no CAP_NET_RAW
+	NoWC     bool                             // the write-combining test failed
+	NoFlames bool                             // all pages for write-combining are in use
+	NoPages  bool                             // all pages of doorbells are in use
+	NoChains bool                             // the firmware cannot chain flow tables
+	Shorter  uint32                           // entries that completion queues lack
+	Answer   func(*abi.MLX5AllocUcontextResp) // changes the answer for a context without DEVX, if it is not nil
 	host     *Device
 	bypass   table
 	eqn      uint32

@@ -23,8 +23,8 @@ func (c *context) openRaw(q *abi.MLX5AllocUcontextReqV2, r *abi.MLX5AllocUcontex
 	if c.NoWC {
 		r.BfRegSize = 0
 	}
-	if c.Old {
-		r.CQEVersion = 0
+	if c.Answer != nil {
+		c.Answer(r)
 	}
 	return err
 }
@@ -63,7 +63,7 @@ func (c *context) createCQ(attrs []verbs.Attr) error {
 		return err
 	}
 	c.cqs[handle] = cqn
-	rig.CreatedCQ(attrs, handle, entries)
+	rig.CreatedCQ(attrs, handle, entries-c.Shorter)
 	rig.As[abi.MLX5CreateCQResp](rig.Data(attrs, abi.AttrUHWOut)).CQN = cqn
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -355,6 +356,25 @@ func (x *Beside[D]) Killed(calls, dieAt *int, kill func()) {
 		if err == nil {
 			x.Busy(func() { x.Dev.Close() })
 		}
+	}
+}
+
+// Refused opens the driver again and again: the first call that it makes to the kernel fails with ENOSPC, then the
+// second, and so on. It returns what Open says each time. Nothing is left on the card.
+func (x *Beside[D]) Refused(k *Kernel, o nic.Options) string {
+	var said strings.Builder
+	for n := 1; ; n++ {
+		k.Calls, k.FailAt = 0, n
+		err := x.TryOpen(o)
+		k.FailAt = 0
+		made := k.Calls
+		if err == nil {
+			x.Close()
+		}
+		if made < n {
+			return said.String()
+		}
+		fmt.Fprintf(&said, "%d: %v\n", n, err)
 	}
 }
 

@@ -31,8 +31,9 @@ type Kernel struct {
 	Switch bool        // the port belongs to the card's switch
 	Hidden atomic.Bool // the interface has another name or namespace now
 
-	Calls int // made by processes
-	DieAt int // the call in which the process is killed, 0 for never
+	Calls  int // made by processes
+	DieAt  int // the call in which the process is killed, 0 for never
+	FailAt int // the call that fails with ENOSPC, 0 for none
 
 	load    func(pci.Function, nic.Options) nic.Device
 	fn      pci.Function
@@ -230,6 +231,8 @@ func (p *Process) call(object, method uint16, attrs []verbs.Attr) error {
 	switch {
 	case p.closed:
 		return unix.EIO
+	case k.Calls == k.FailAt:
+		return unix.ENOSPC
 	case object == abi.ObjectAsyncEvent:
 		if err := unix.Pipe2(p.events[:], unix.O_CLOEXEC); err != nil {
 			return err
