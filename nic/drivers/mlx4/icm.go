@@ -179,8 +179,9 @@ func (d *Device) memory(pages uint64) (blocks []dma.Block, err error) {
 	return blocks, nil
 }
 
-// mapMemory passes memory to the device: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on, which must have the
-// alignment of the pieces.
+// mapMemory passes memory to the device: MAP_FA, MAP_ICM_AUX, or MAP_ICM from a virtual address on. The pieces get
+// smaller, and the address is aligned to the smallest power of two that holds them all, so each piece is aligned to its
+// size there, too.
 func (d *Device) mapMemory(op opcode, blocks []dma.Block, virtual uint64) error {
 	const each = 16
 	in := mailbox{}
@@ -193,22 +194,17 @@ func (d *Device) mapMemory(op opcode, blocks []dma.Block, virtual uint64) error 
 		return err
 	}
 	for _, b := range blocks {
-		step := uint64(len(b.Bytes))
-		if op == opMapICM && virtual&-virtual != 0 {
-			step = min(step, virtual&-virtual)
+		var v uint64
+		if op == opMapICM {
+			v = virtual
 		}
-		for off := uint64(0); off < uint64(len(b.Bytes)); off += step {
-			var v uint64
-			if op == opMapICM {
-				v = virtual
-			}
-			in = binary.BigEndian.AppendUint64(in, v)
-			in = binary.BigEndian.AppendUint64(in, b.IOVA+off|uint64(bits.TrailingZeros64(step)-12))
-			virtual += step
-			if len(in) == mailboxSize {
-				if err := flush(); err != nil {
-					return err
-				}
+		n := uint64(len(b.Bytes))
+		in = binary.BigEndian.AppendUint64(in, v)
+		in = binary.BigEndian.AppendUint64(in, b.IOVA|uint64(bits.TrailingZeros64(n)-12))
+		virtual += n
+		if len(in) == mailboxSize {
+			if err := flush(); err != nil {
+				return err
 			}
 		}
 	}
@@ -228,13 +224,10 @@ func (d *Device) mapContext(what string, base, entry, used uint64) ([]dma.Block,
 	if err := d.mapMemory(opMapICM, blocks, base); err != nil {
 		return nil, fmt.Errorf("context memory for %s: %w", what, err)
 	}
-	d.steps.Done(opUnmapICM.String(), func() error { // the firmware takes powers of two, aligned to their size
+	d.steps.Done(opUnmapICM.String(), func() error { // in powers of two, aligned as the pieces of mapMemory are
 		var errs []error
 		for at, left := base, pages; left > 0; {
 			n := uint64(1) << (bits.Len64(left) - 1)
-			if at != 0 {
-				n = min(n, 1<<bits.TrailingZeros64(at/icmPage))
-			}
 			errs = append(errs, d.commands.run(command{op: opUnmapICM, param: at, modifier: uint32(n)}))
 			at, left = at+n*icmPage, left-n
 		}
