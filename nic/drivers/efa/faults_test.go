@@ -14,9 +14,11 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/amazon"
 	"github.com/rebound-nic/rebound/sim/efasim"
@@ -257,6 +259,29 @@ func TestOpenRefuses(t *testing.T) {
 	x.m.Mute(true)
 	check.Fails(t, "a device that answers no register read", x.tryOpen(nic.Options{}, efa.Options{}), nic.ErrTimeout,
 		"register")
+}
+
+// TestCommandFails has what Open says if the device refuses one command.
+func TestCommandFails(t *testing.T) {
+	golden.Equal(t, "testdata/fails.txt", rig.Refusals(func(n int) (refused string, err error) {
+		x, made := adapter(t, efasim.Options{}, 1, nil), 0
+		x.m.FailAdmin(func(command string) uint8 {
+			if made++; made != n {
+				return 0
+			}
+			refused = command
+			return 1
+		})
+		err = x.tryOpen(nic.Options{}, efa.Options{})
+		x.m.FailAdmin(nil)
+		if err == nil {
+			x.close()
+		}
+		if m := x.port.Mappings(); m != 0 || x.port.BusMaster() {
+			t.Errorf("%s: %d mappings and bus master %v are left", refused, m, x.port.BusMaster())
+		}
+		return refused, err
+	}))
 }
 
 func TestPush(t *testing.T) {

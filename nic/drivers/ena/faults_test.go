@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
 	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
@@ -293,6 +294,32 @@ func TestOpenRefuses(t *testing.T) {
 	x.m.TamperAdmin(func(b []byte) { b[0]++ })
 	check.Fails(t, "an admin completion for a command that was never sent",
 		check.Err(ena.Open(x.fn, nic.Options{}, ena.Options{})), nil)
+}
+
+// TestCommandFails has what Open says if the device refuses one command.
+func TestCommandFails(t *testing.T) {
+	golden.Equal(t, "testdata/fails.txt", devrig.Refusals(func(n int) (refused string, err error) {
+		x, made := device(t, enasim.Options{}), 0
+		x.m.FailAdmin(func(command string) uint8 {
+			if made++; made != n {
+				return 0
+			}
+			refused = command
+			return 1
+		})
+		x.dev, err = ena.Open(x.fn, nic.Options{Queues: 2, Log: slog.New(slog.DiscardHandler)}, ena.Options{})
+		x.m.FailAdmin(nil)
+		if err == nil {
+			must.Close(t, x.dev)
+		}
+		if refused == "SET_FEATURE HOST_ATTR_CONFIG" {
+			x.port.ForgetViolations() // the device creates no queue for a driver that it does not know
+		}
+		if m := x.port.Mappings(); m != 0 || x.port.BusMaster() {
+			t.Errorf("%s: %d mappings and bus master %v are left", refused, m, x.port.BusMaster())
+		}
+		return refused, err
+	}))
 }
 
 func TestFallsBack(t *testing.T) {

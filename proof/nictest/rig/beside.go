@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -359,23 +358,21 @@ func (x *Beside[D]) Killed(calls, dieAt *int, kill func()) {
 	}
 }
 
-// Refused opens the driver again and again: the first call that it makes to the kernel fails with ENOSPC, then the
-// second, and so on. It returns what Open says each time. Nothing is left on the card.
+// Refused is Refusals for the calls that Open makes to the kernel, which fail with ENOSPC.
 func (x *Beside[D]) Refused(k *Kernel, o nic.Options) string {
-	var said strings.Builder
-	for n := 1; ; n++ {
+	return Refusals(func(n int) (string, error) {
 		k.Calls, k.FailAt = 0, n
 		err := x.TryOpen(o)
-		k.FailAt = 0
 		made := k.Calls
+		k.FailAt = 0
 		if err == nil {
 			x.Close()
 		}
 		if made < n {
-			return said.String()
+			return "", nil
 		}
-		fmt.Fprintf(&said, "%d: %v\n", n, err)
-	}
+		return "call", err
+	})
 }
 
 // drain takes what is left on the wire and in the queue of the kernel's driver.

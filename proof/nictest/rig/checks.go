@@ -30,6 +30,24 @@ func (x *Rig[D]) Refuses(o nic.Options, is error, says string) error {
 	return err
 }
 
+// Refusals opens a device again and again: the first command of Open is refused, then the second, and so on. It returns
+// what Open said each time. open opens a device whose command n is refused, and returns that command's name, or "" if
+// there were fewer.
+func Refusals(open func(n int) (command string, err error)) string {
+	var said strings.Builder
+	for n := 1; ; n++ {
+		command, err := open(n)
+		switch {
+		case command == "":
+			return said.String()
+		case err == nil:
+			fmt.Fprintf(&said, "%d %s: it opens\n", n, command)
+		default:
+			fmt.Fprintf(&said, "%d %s: %v\n", n, command, err)
+		}
+	}
+}
+
 // EachCommandRefused opens a device whose firmware refuses one command, for each of the commands that Open uses. With
 // those of Close there are at least least. Open returns an error that names the command, or the driver continues
 // without it and notes that: noted reports whether it does. open returns the rig of a device that asks refuse about
