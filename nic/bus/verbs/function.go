@@ -46,7 +46,7 @@ func Open(name string) (*Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := New(name, found, "/sys", func(f Found) (Kernel, error) {
+	f, err := New(name, found, machine.sys, func(f Found) (Kernel, error) {
 		if f.Node == "" {
 			return nil, fmt.Errorf("%s: %w: %s", f.Name, bus.ErrNoDevice, f.Missing())
 		}

@@ -3,6 +3,7 @@ package verbs
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/nic/bus"
 	"github.com/rebound-nic/rebound/nic/bus/dma"
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/bus/verbs/abi"
@@ -219,4 +221,50 @@ func TestFunction(t *testing.T) {
 	if err := f.Close(); err != nil || !k.closed {
 		t.Errorf("close: %v, the kernel closed it: %v", err, k.closed)
 	}
+}
+
+// A device of the machine is opened by its name or its interface, and again from what is there by then.
+func TestOpen(t *testing.T) {
+	h := tree(t)
+	defer func(h host) { machine = h }(machine)
+	machine = *h
+	f := must.Get(Open("00:04.0"))(t)
+	check.Fails(t, "Map without a context", check.Err(f.Map(dma.Memory{Bytes: make([]byte, 8)})), bus.ErrGone, "00:04.0")
+	check.OK(t, f.Stop())
+	must.OK(t, f.Start())
+	d := f.Context().Kernel.(*device)
+	check.Equal(t, d.driver, abi.DriverEFA, "driver %d")
+	check.Fails(t, "a file that is not a device", d.Call(abi.ObjectDevice, 0, nil), unix.ENOTTY)
+	page := func(write bool) ([]byte, error) { return d.Map(0, 4096, write) }
+	must.OK(t, os.Truncate(f.Node, 4096))
+	must.Get(page(true))(t)[9] = 7
+	b := must.Get(page(false))(t)
+	check.Equal(t, b[9], 7, "byte %d")
+	check.OK(t, d.Unmap(b))
+	check.Equal(t, f.Name()+f.ID().String(), "00:04.0"+f.Function.ID.String(), "%s")
+	check.Equal(t, f.NUMANode(), -1, "NUMA node %d")
+	check.Equal(t, f.Simulated(), false, "a model: %v")
+	check.Equal(t, fmt.Sprint(f.Notes()), "[beside the kernel's driver efa, as rdmap0s4 "+
+		"started without CAP_SYS_ADMIN, which recognizing a device model needs: the backend is reported as silicon]", "%s")
+	check.OK(t, f.SetBusMaster(true))
+	for what, err := range map[string]error{"configuration space": f.WriteConfig(4, nil), "reset": f.Reset(),
+		"registers": check.Err(f.BARWC(0))} {
+		check.Fails(t, what, err, errKernels, "00:04.0: "+what)
+	}
+	check.OK(t, f.Unmap(8, 8)) // of a context that was closed
+	check.OK(t, f.Stop())
+	check.Fails(t, "the device's file is closed", check.Err(d.file.Stat()), os.ErrClosed)
+
+	must.OK(t, os.Remove(f.Node))
+	check.Fails(t, "no file in /dev", f.Start(), bus.ErrNoDevice, "in a container, give it the device")
+	must.OK(t, os.RemoveAll(filepath.Join(h.sys, "class/infiniband_verbs/uverbs3")))
+	check.Fails(t, "no ib_uverbs", f.Start(), bus.ErrNoDevice, "rdmap0s4", "modprobe ib_uverbs")
+	must.OK(t, os.RemoveAll(filepath.Join(h.sys, "class/infiniband/rdmap0s4")))
+	check.Fails(t, "the device is gone", f.Start(), bus.ErrNoDevice, "the kernel has no RDMA device of that name")
+	check.Fails(t, "a device that was never there", check.Err(Open("eth0")), bus.ErrNoDevice)
+	check.Fails(t, "no configuration space", check.Err(Open("eth1")), os.ErrNotExist, "eth1")
+	machine.function = func(string) (pci.Found, error) { return pci.Found{Driver: "ice"}, nil }
+	check.Fails(t, "another driver", check.Err(Open("mlx5_0")), bus.ErrNoDevice, `not supported beside kernel driver "ice"`)
+	machine.function = func(string) (pci.Found, error) { return pci.Found{}, bus.ErrNoDevice }
+	check.Fails(t, "no device on the bus", check.Err(Open("mlx5_0")), bus.ErrNoDevice)
 }
