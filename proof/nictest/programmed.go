@@ -73,32 +73,48 @@ func Trace(port *sim.Port) string {
 	return b.String()[1:] + "\n"
 }
 
-// Probed compares what a driver asks a device only for a probe's file with the text in a file. Of successive reads of
-// one register, whose number depends on the device's speed, the text has the last.
+// Probed compares what a driver asks a device only for a probe's file with the text in a file.
 func Probed(t *testing.T, h Harness, path string) {
 	t.Helper()
 	h.virtual, h.seed = true, 1
-	var lines []string
-	last, step, open := "", "", h.Open
-	h.Open = func(fn pci.Function, o nic.Options) (nic.Device, error) {
-		return open(cmdtrace.Observe(fn, cmdtrace.Observer{
-			Seen: func(e cmdtrace.Entry) {
-				if strings.Contains(step, "for the probe") && e.Kind != cmdtrace.Step {
-					what := e.Kind + " " + e.Name
-					if what == last && e.Kind == cmdtrace.Read {
-						lines = lines[:len(lines)-1]
-					}
-					last = what
-					lines = append(lines, fmt.Sprintf("%s %d %#x: %#x\n", what, e.Width, e.Modifier, e.Value))
-				}
-			},
-			Before: func(name string) error { step = name; return nil },
-		}), o)
-	}
+	observer, asked := Asked()
+	open := h.Open
+	h.Open = func(fn pci.Function, o nic.Options) (nic.Device, error) { return open(cmdtrace.Observe(fn, observer), o) }
 	synctest.Test(t, func(t *testing.T) {
 		x := newRig(t, h)
 		x.open(1)
 		x.close()
 	})
-	golden.Equal(t, path, strings.Join(lines, ""))
+	golden.Equal(t, path, asked())
+}
+
+// Asked returns an observer that writes down what a driver asks a device only for a probe's file. Of successive reads
+// of one register, whose number depends on the device's speed, the text has the last. Of a device that has commands it
+// has only these.
+func Asked() (o cmdtrace.Observer, text func() string) {
+	var lines, commands []string
+	last, step := "", ""
+	o.Before = func(name string) error { step = name; return nil }
+	o.Seen = func(e cmdtrace.Entry) {
+		what := e.Kind + " " + e.Name
+		switch {
+		case !strings.Contains(step, "for the probe") || e.Kind == cmdtrace.Step:
+			return
+		case e.Kind == cmdtrace.Command:
+			commands = append(commands, fmt.Sprintf("%s, op_mod %d, modifier %#x, status %d: %x\n", what, e.OpMod,
+				e.Modifier, e.Status, bytes.TrimRight(e.In, "\x00")))
+		case what == last && e.Kind == cmdtrace.Read:
+			lines = lines[:len(lines)-1]
+			fallthrough
+		default:
+			lines = append(lines, fmt.Sprintf("%s %d %#x: %#x\n", what, e.Width, e.Modifier, e.Value))
+		}
+		last = what
+	}
+	return o, func() string {
+		if commands != nil {
+			return strings.Join(commands, "")
+		}
+		return strings.Join(lines, "")
+	}
 }

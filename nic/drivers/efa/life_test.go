@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser"
 	"github.com/rebound-nic/rebound/nic/drivers/efa"
+	"github.com/rebound-nic/rebound/nic/kit/cmdtrace"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -161,4 +162,18 @@ func TestProgrammed(t *testing.T) {
 			golden.Equal(t, "testdata/"+p.Name+".txt", nictest.Trace(x.port)+said)
 		})
 	}
+}
+
+func TestProbed(t *testing.T) {
+	observer, asked := nictest.Asked()
+	x := adapter(t, efasim.Options{Seed: 1}, 1, nil)
+	x.busy(func() error {
+		dev, err := efa.Open(cmdtrace.Observe(must.Get(x.port.Function())(t), observer), nic.Options{RingSize: 64,
+			Log: slog.New(slog.DiscardHandler)}, efa.Options{})
+		if err != nil {
+			return err
+		}
+		return dev.Close()
+	})
+	golden.Equal(t, "testdata/probe.txt", asked())
 }

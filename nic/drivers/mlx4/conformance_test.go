@@ -86,4 +86,5 @@ func TestProgrammed(t *testing.T) {
 	nictest.Programmed(t, harness(mlx4sim.Options{Profile: mlx4sim.ConnectX3Pro, Steering: mlx4sim.MACTable},
 		mlx4.Options{Push: "off"}), "testdata/connectx3pro.txt")
 	nictest.Programmed(t, besideHarness(mlx4.Options{Dedicated: dedicated}), "testdata/beside.txt")
+	nictest.Probed(t, harness(mlx4sim.Options{}, mlx4.Options{}), "testdata/probe.txt")
 }

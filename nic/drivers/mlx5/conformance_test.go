@@ -127,4 +127,5 @@ func TestProgrammed(t *testing.T) {
 		netip.MustParseAddr("192.0.2.2")}})
 	h.IPv4 = true
 	nictest.Programmed(t, h, "testdata/rawpackets.txt")
+	nictest.Probed(t, harness(mlx5sim.ConnectX4, mlx5.Options{}), "testdata/probe.txt")
 }
