@@ -79,7 +79,9 @@ func Probed(t *testing.T, h Harness, path string) {
 	h.virtual, h.seed = true, 1
 	observer, asked := Asked()
 	open := h.Open
-	h.Open = func(fn pci.Function, o nic.Options) (nic.Device, error) { return open(cmdtrace.Observe(fn, observer), o) }
+	h.Open = func(fn pci.Function, o nic.Options) (nic.Device, error) {
+		return open(cmdtrace.Observe(fn, observer), o)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		x := newRig(t, h)
 		x.open(1)

@@ -165,9 +165,8 @@ func plainResponder() job {
 }
 
 // emulated tests packages for arm64, 20 times as slow: only every fifth mutation of a frame is tested (-short).
-func emulated(flags []string, pkgs ...string) job {
-	j := goTest("arm64 emulation", cost{60, 0.8}, slices.Concat([]string{"-short", "-exec", "qemu-aarch64-static"},
-		flags), pkgs...)
+func emulated(pkgs ...string) job {
+	j := goTest("arm64 emulation", cost{90, 0.8}, []string{"-short", "-exec", "qemu-aarch64-static"}, pkgs...)
 	j.env, j.variant, j.needs = []string{"GOARCH=arm64"}, "arm64", "qemu-aarch64-static"
 	return j
 }
@@ -179,8 +178,6 @@ const (
 	vfioUser = "^TestConformanceOverVFIOUser$"          // of nic/drivers/mlx4, in make lab
 	smoke    = "^TestLabSmoke$"                         // of proof/lab, in make test
 	cards    = "^(TestPlantedDrops|TestAnswersOnMlx4)$" // of internal/responder, in make lab
-	long     = "^(TestSingleByteMutations|TestRandomMutations|TestReflectorAgainstOracle|TestFloodSparesKnownSources|" +
-		"TestFloodDisplacesItself|TestReplyLengths|TestPingPacketLengths|TestEveryChecksum|TestUpdate16)$" // of fastpath and cksum, emulated in make lab
 )
 
 // mixedTraffic sends ten times as many frames of mixed traffic beside the kernel's driver as make test: enough to wrap
@@ -203,15 +200,14 @@ var vets = []job{vetModule("vet (amd64)", "amd64", "."), vetModule("vet (arm64)"
 // A plan is a command's sequence of stages, each with jobs.
 type plan [][]job
 
-// testPlan is make test: all packages, and a part of what make lab runs in full.
+// testPlan is make test: all packages. The race detector and arm64 compile the standard library again, so make lab has
+// them.
 func testPlan(pkgs []string) plan {
 	purego := goTest("pure Go", cost{5, 1}, []string{"-tags", "purego"}, "nic/bus/mmio")
 	purego.variant = "purego"
 	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging"), build("./...", "amd64")),
 		append(tests(pkgs),
 			purego,
-			race("race detector", 60, "polling", "nic/kit/...", "nic/drivers/virtio", "proof/nictest/toy"),
-			emulated([]string{"-skip", long}, "nic/bus/mmio", "cksum", "fastpath"),
 			packaging("packaging", "packaging", 40, "-skip", boots),
 			goTest("lab, without guests", cost{10, 1}, []string{"-short", "-skip", smoke}, "proof/lab/..."),
 			goTest("lab, smoke", cost{130, 0.9}, []string{"-run", smoke}, "proof/lab"),
@@ -239,7 +235,7 @@ var checkLeaves = map[string]string{
 	"packaging": "a separate module with hundreds of packages of others",
 }
 
-// labPlan is make lab: the guests of one card, or all guests and the full version of what make test runs in part.
+// labPlan is make lab: the guests of one card, or all guests, the race detector, arm64, and what make test leaves out.
 func labPlan(nic string) plan {
 	flags := []string{"-skip", smoke}
 	if nic != "" {
@@ -252,10 +248,10 @@ func labPlan(nic string) plan {
 	}
 	return plan{{guests}, {
 		race("race detector, drivers", 300, "nic/drivers/..."),
-		race("race detector, buses", 60, "nic/bus/..."), // make test has the rest
+		race("race detector, kit and buses", 90, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy"),
 		raceResponder(),
 		plainResponder(),
-		emulated([]string{"-run", long}, "cksum", "fastpath"),
+		emulated("nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("fleet/deploy/manifests", "fleet/deploy/manifests", 30),
 		{name: "packaging/appliance", left: "left to make appliance-test: it fetches a kernel and boots machines for half an hour"},
