@@ -131,6 +131,8 @@ func outcomeCases() []outcomeCase {
 		{"cloudprober, distributions",
 			"cloudprober 16 1500590520 labels=ptype=udp,probe=p,dst=h total=4 success=4 latency=dist:sum:899|count:4|lb:-Inf,0.5,2,7.5|bc:0,1,2,1\ncloudprober 17 1500590530 labels=ptype=udp,probe=p,dst=h total=3 success=2 latency=dist:sum:9|count:2|lb:-Inf,0.5,2,7.5|bc:0,1,1,0\n",
 			Options{Unit: "ms"}, 6, report.Counts{Sent: 7, Received: 6, Lost: 1}, "line 2: the counts restart"},
+		{"cloudprober, fewer answers", "cloudprober 16 1500590520 labels=ptype=ping,probe=p,dst=h total=17 success=17 latency=18083.5\ncloudprober 17 1500590530 labels=ptype=ping,probe=p,dst=h total=19 success=2 latency=164.4\n",
+			Options{}, 2, report.Counts{Sent: 36, Received: 19, Lost: 17}, "line 2: the counts restart"},
 		{"ghz", `{"count":2,"average":6e6,"fastest":5e6,"slowest":7e6,"rps":9,"details":[{"timestamp":"2026-11-28T08:00:00Z","latency":5000000,"error":"","status":"OK"},{"timestamp":"2026-11-28T08:00:01Z","latency":7000000,"error":"x","status":"Unavailable"}]}`, Options{}, 2, report.Counts{Sent: 2, Received: 2}, "1 of 2 requests failed"},
 		{"oping", "PING 127.0.0.1 (127.0.0.1) 56 bytes of data.\n56 bytes from 127.0.0.1 (127.0.0.1): icmp_seq=1 ttl=64 time=0.06 ms\n\n--- 127.0.0.1 ping statistics ---\n1 packets transmitted, 1 received, 0.00% packet loss, time 0.3ms\nRTT[ms]: min = 0, median = 0, p(80) = 0, max = 0\n", Options{}, 1, report.Counts{Sent: 1, Received: 1}, ""},
 		{"inetutils' ping without a route", bsd + reply(0, "") + "/usr/bin/ping: sending packet: Network is unreachable\n2 packets transmitted, 1 packets received, 50% packet loss\n", Options{}, 1, report.Counts{Sent: 2, Received: 1, SendFailed: 1}, "line 3: a probe was not sent"},

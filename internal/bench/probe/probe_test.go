@@ -315,6 +315,16 @@ func TestRefused(t *testing.T) {
 		b := refusal(f, c.Build(1, 0), kind, code)
 		r := verdict(t, k, c, b, probe.Refused, probe.None)
 		check.Equal(t, r.Code, uint16(kind)<<8|uint16(code), "refused with %#x")
+		errors := map[byte]bool{3: true, 11: true, 12: true} // of RFC 792, except for source quench and redirect
+		if k.v6 {
+			errors = map[byte]bool{1: true, 2: true, 3: true, 4: true} // of RFC 4443
+		}
+		for kind := range byte(20) {
+			of := refusal(f, c.Build(1, 0), kind, 0)
+			if v := c.Check(of, &r); (v == probe.Refused) != errors[kind] {
+				t.Errorf("%v: ICMP of type %d is %v", k, kind, v)
+			}
+		}
 		b[l4+8+12] ^= 0xff // quotes another process's packet
 		if k.v6 {
 			b[l4+8+8] ^= 0xff

@@ -253,6 +253,20 @@ func TestAllowances(t *testing.T) {
 			"pps_allowance_exceeded": 3, "conntrack_allowance_exceeded": 4, "linklocal_allowance_exceeded": 5} {
 			check.Equal(t, s[name], want, name+": %d")
 		}
+		made := 0
+		x = device(t, o)
+		x.m.FailAdmin(func(command string) (status uint8) { // the statistics after the basic ones
+			if command == "GET_STATS" {
+				made++
+				status = []uint8{3, 0}[made%2]
+			}
+			return status
+		})
+		x.dev = must.Get(ena.Open(x.fn, nic.Options{Log: slog.New(slog.DiscardHandler)}, ena.Options{}))(t)
+		if n, ok := x.stats().Extra["bw_in_allowance_exceeded"]; ok {
+			t.Errorf("%d allowances exceeded of a device that refuses to say", n)
+		}
+		must.Close(t, x.dev)
 	}
 }
 

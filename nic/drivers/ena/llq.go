@@ -45,19 +45,27 @@ func (d *Device) readLLQ() (l llqFeature, why string, err error) {
 		return l, "", err
 	}
 	l = as[llqFeature](&r)
-	switch {
-	case l.num < uint32(d.card.Options.Queues):
-		return l, fmt.Sprintf("the device has %d", l.num), nil
-	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
-		return l, fmt.Sprintf("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
-			l.headerHave, l.strideHave, l.beforeHave), nil
-	case l.entryHave&(llqEntry128|llqEntry256) == 0:
-		return l, fmt.Sprintf("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave), nil
+	if why := l.unknown(d.card.Options.Queues); why != "" {
+		return l, why, nil
 	}
 	if d.mem, err = d.card.Fn.BARWC(2); err != nil {
 		return l, fmt.Sprintf("memory BAR 2: %v", err), nil
 	}
 	return l, "", nil
+}
+
+// unknown returns why the driver cannot use what the device offers, "" if it can.
+func (l *llqFeature) unknown(queues int) string {
+	switch {
+	case l.num < uint32(queues):
+		return fmt.Sprintf("the device has %d", l.num)
+	case l.headerHave&llqInline == 0 || l.strideHave&llqMultipleDescs == 0 || l.beforeHave&llqTwoBefore == 0:
+		return fmt.Sprintf("offered in a form that this driver does not know: header %#x, stride %#x, descriptors before the header %#x",
+			l.headerHave, l.strideHave, l.beforeHave)
+	case l.entryHave&(llqEntry128|llqEntry256) == 0:
+		return fmt.Sprintf("entry sizes %#x are none that this driver knows (128, 256 bytes)", l.entryHave)
+	}
+	return ""
 }
 
 // entrySizes returns the entry sizes to try, in order.

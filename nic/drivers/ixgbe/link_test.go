@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
@@ -60,7 +61,8 @@ func TestModuleLater(t *testing.T) {
 	m := ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Empty})
 	p, fn := host(t, m)
 	wire(p)
-	d := open(t, fn, nic.Options{})
+	var log rig.Log
+	d := open(t, fn, nic.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	stop := keepReceiving(t, d)
 	defer stop()
 	awaitLink(t, d, nic.Link{})
@@ -77,6 +79,7 @@ func TestModuleLater(t *testing.T) {
 		await.Until(t, "the driver knows the module", func() bool { return strings.Contains(notes(), c.note) }, notes)
 		awaitLink(t, d, nic.Link{Up: true, Speed: 10000})
 	}
+	check.Equal(t, strings.Count(log.String(), "a module was plugged in"), 2, "the log has %d modules")
 }
 
 // TestModuleExchanged: a module that is exchanged while the port is being configured for the one before is identified

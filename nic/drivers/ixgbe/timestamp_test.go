@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/bus/mmio"
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
@@ -79,6 +80,18 @@ func sentAt(t *testing.T, d *ixgbe.Device) (id uint32, at nic.Timestamp) {
 	return id, at
 }
 
+// inNanoseconds compares the clock with SYSTIM (82599 datasheet §8.2.3.26), whose lower shift bits are below a
+// nanosecond.
+func inNanoseconds(t *testing.T, d *ixgbe.Device, w *mmio.Window, shift int) {
+	t.Helper()
+	before := must.Get(d.ReadClock())(t)
+	low := uint64(w.Read32(0x8c0c)) // holds the upper half
+	systim := int64((uint64(w.Read32(0x8c10))<<32 | low) >> shift)
+	if after := must.Get(d.ReadClock())(t); systim < before || systim > after {
+		t.Errorf("SYSTIM is %d ns, between readings of %d and %d ns", systim, before, after)
+	}
+}
+
 func stamped(t *testing.T, k ixgbesim.Kind) (*ixgbe.Device, *sim.Cable) {
 	p, fn := host(t, ixgbesim.New(ixgbesim.Options{Kind: k}))
 	far := wire(p)
@@ -87,6 +100,7 @@ func stamped(t *testing.T, k ixgbesim.Kind) (*ixgbe.Device, *sim.Cable) {
 	must.OK(t, d.TimestampPort(stampPort))
 	check.Equal(t, must.Get(d.EnableTimestamps(true))(t),
 		nic.Timestamping{RxHardware: true, TxHardware: true, RxPTP: true}, "active %+v")
+	inNanoseconds(t, d, must.Get(fn.BAR(0))(t), map[ixgbesim.Kind]int{ixgbesim.SFP: 21, ixgbesim.X540: 28}[k])
 	return d, far
 }
 
@@ -235,4 +249,5 @@ func TestClockFollowsTheLink(t *testing.T) {
 	wire(p)
 	await.Until(t, "the increment for 1 Gb/s", func() bool { return w.Read32(0x8c14) == 1<<24|0x800000 },
 		func() string { return fmt.Sprintf("TIMINCA %#x", w.Read32(0x8c14)) })
+	inNanoseconds(t, d, w, 17)
 }
