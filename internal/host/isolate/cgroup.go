@@ -27,7 +27,7 @@ func (h *Host) unified() (string, error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		dash := slices.Index(f, "-")
-		if dash < 5 || dash+1 >= len(f) || f[dash+1] != "cgroup2" {
+		if dash < 6 || dash+1 >= len(f) || f[dash+1] != "cgroup2" {
 			continue
 		}
 		controllers, err := h.read(f[4] + "/cgroup.controllers")

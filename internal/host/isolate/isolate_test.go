@@ -2,6 +2,7 @@ package isolate
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -39,16 +41,19 @@ func newMachine(t *testing.T, files map[string]string) *machine {
 		return cpus, nil
 	}
 	m.setAffinity = func(tid int, cpus []int) error {
-		if tid == 66 {
+		switch tid {
+		case 66:
 			return fs.ErrPermission
+		case 67: // ended meanwhile
+			return unix.ESRCH
 		}
 		m.threads[tid] = cpus
 		return nil
 	}
 	for name, text := range map[string]string{
 		"/proc/sys/kernel/random/boot_id": "b007",
-		"/proc/self/mountinfo": "x - cgroup2\n22 1 0:20 / / rw - cgroup cgroup2 rw\n" +
-			"30 24 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 none rw\n31 24 0:28 / /y rw -",
+		"/proc/self/mountinfo": "x - cgroup2\n22 1 0:20 / / rw - cgroup cgroup2 rw\n23 1 0:21 / / - cgroup2 none rw\n" +
+			"31 24 0:28 / /y rw -\n30 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 none rw",
 		"/proc/self/cgroup":                                                  "0::/system.slice/rebound.service",
 		"/sys/fs/cgroup/cgroup.controllers":                                  "cpuset cpu io memory",
 		"/sys/fs/cgroup/cgroup.subtree_control":                              "cpu memory",
@@ -237,12 +242,14 @@ func TestTakeAndRelease(t *testing.T) {
 	m.thread(70, 70, 40, 0, 99, m.threads[40]...)
 	m.thread(71, 71, 1, 0, 99, 1)
 	m.thread(72, 72, 40, pfNoSetAffinity, 99, 2) // the kernel's own, of CPU 2
+	m.thread(73, 73, 2, 0, 99, 2)                // no ancestor of it was moved
 	m.put("/proc/irq/1/smp_affinity_list", "1")
 	check.OK(t, l.Release())
 	m.want("released", map[string]string{"thread 70": "2-3", "thread 71": "1", "thread 72": "2",
+		"thread 73":                     "2",
 		"/proc/irq/1/smp_affinity_list": "1,3"})
 	m.put("/proc/irq/1/smp_affinity_list", "0-3")
-	for _, tid := range []int{70, 71, 72} {
+	for _, tid := range []int{70, 71, 72, 73} {
 		delete(m.threads, tid)
 		os.RemoveAll(m.path(fmt.Sprintf("/proc/%d", tid)))
 	}
@@ -302,12 +309,125 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// What killed processes left is undone once, by one process, unless a reboot has undone it. If a part cannot be
+// undone, the rest is.
+func TestAbandoned(t *testing.T) {
+	const file, head = "/proc/sys/vm/stat_interval", `{"pid":77,"boot":"b007","cpus":[3]}` + "\n"
+	line := func(c change) string { return string(must.Get(json.Marshal(c))(t)) + "\n" }
+	set := line(change{Kind: value, Path: file, Old: "7", New: "1"})
+	undid := func(n int) string {
+		return fmt.Sprintf("[CPUs 3 of process 77: undid %d changes that it left when it was killed", n)
+	}
+	for _, c := range []struct {
+		name, file, text string
+		says             []string // of the steps
+		left             int      // journals
+		now              string   // in file
+	}{
+		{"whole", "77", head + set, []string{undid(1)}, 0, "7"},
+		{"before a reboot", "77", `{"pid":77,"boot":"c007"}` + "\n" + set, []string{"[]"}, 0, "1"},
+		{"a half of its first line", "77", head[:9], []string{"[]"}, 0, "1"},
+		{"a half of a line by this number", fmt.Sprint(os.Getpid()), head[:9], []string{"[]"}, 0, "1"},
+		{"not written yet by a living process", "40", "", []string{"[]"}, 1, "1"},
+		{"the first line's end is missing", "77", head[:len(head)-1], []string{undid(0)}, 0, "1"},
+		{"a half of its second line", "77", head + set + set[:9], []string{undid(1)}, 0, "7"},
+		{"a wrong line", "77", head + set + "?\n", []string{undid(1) + "; not all: ", "/77: invalid"}, 0, "7"},
+		{"undone by a living process", fmt.Sprint("77.", os.Getpid()), head + set, []string{"[]"}, 1, "1"},
+		{"undone by a killed process", "77.88", head + set, []string{undid(1)}, 0, "7"},
+		{"undone by another process now", "77.88", "gone", []string{"[]"}, 1, "1"},
+		{"cannot be undone", "77", head + line(change{Kind: cpus, Path: "/proc/self/cgroup"}) +
+			line(change{Kind: offline, Path: "/proc"}) + line(change{Kind: task, TID: 66, Start: 25, After: []int{3}}) + set,
+			[]string{undid(4) + "; not all: undo /proc: open ", "undo /proc/self/cgroup: ", "is not a list of CPUs",
+				"move thread 66 back to CPUs : "}, 0, "7"},
+		{"in use by others", "77", head + line(change{Kind: controller, Path: own + "/cgroup.subtree_control"}) +
+			line(change{Kind: directory, Path: own + "/busy"}) + set, []string{undid(3) + "]"}, 0, "7"},
+	} {
+		m := newMachine(t, nil)
+		m.thread(66, 66, 1, 0, 25, 3)
+		m.put(own+"/busy/x", "")
+		refusals := 2
+		m.kernel = func(op, name, value string) (bool, error) {
+			if value == "-cpuset" {
+				return true, unix.EBUSY
+			}
+			if refusals--; op == "rmdir" && refusals >= 0 {
+				return true, unix.EBUSY
+			}
+			return m.cgroups(op, name, value)
+		}
+		if m.put(Journals+"/"+c.file, c.text); c.text == "gone" {
+			name := m.path(Journals + "/" + c.file)
+			must.OK(t, errors.Join(os.Remove(name), os.Symlink("nowhere", name)))
+		} else { // put adds the end of a line
+			must.OK(t, os.WriteFile(m.path(Journals+"/"+c.file), []byte(c.text), 0o600))
+		}
+		said := fmt.Sprint(m.Abandoned())
+		for _, want := range c.says {
+			check.Contains(t, c.name+": "+said, want)
+		}
+		check.Equal(t, len(m.glob(Journals+"/*")), c.left, c.name+": %d journals are left")
+		check.Equal(t, must.Get(m.read(file))(t), c.now, c.name+": "+file+" is %s")
+		_, err := os.Stat(m.path(own + "/busy"))
+		check.Equal(t, err != nil, c.name == "in use by others", c.name+": the cgroup is gone: %v")
+	}
+}
+
+// Without a journal nothing is changed.
+func TestNoJournal(t *testing.T) {
+	m := newMachine(t, nil)
+	before := m.snapshot()
+	l := must.Get(m.Begin([]int{3}))(t)
+	check.Fails(t, "a second lease", check.Err(m.Begin([]int{3})), fs.ErrExist, "journal of changes to this machine: ")
+	must.OK(t, l.file.Close())
+	for _, s := range append(l.Take(Timers, Partition, Threads, Workqueues, Interrupts, Housekeeping), l.LiftGuards()) {
+		if s.Err == nil && s.Name != Interrupts { // it counts those that stay
+			t.Error(s)
+		}
+	}
+	m.want("without a journal", before)
+	must.OK(t, os.RemoveAll(m.path("/run")))
+	m.put("/run", "")
+	check.Fails(t, "no folder", check.Err(m.Begin([]int{3})), unix.ENOTDIR)
+}
+
+// The zero Host asks the kernel.
+func TestThisMachine(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	h := &Host{Root: t.TempDir()}
+	has := must.Get(h.cpusOf(unix.Gettid()))(t)
+	last := has[len(has)-1:]
+	must.OK(t, h.move(unix.Gettid(), last))
+	check.Same(t, must.Get(h.cpusOf(unix.Gettid()))(t), last, "it may run on %v")
+	check.Fails(t, "no thread", check.Err(h.cpusOf(1<<30)), unix.ESRCH)
+	must.OK(t, errors.Join(h.mkdir("/x"), h.rmdir("/x")))
+	check.Fails(t, "a folder that is gone", h.rmdir("/x"), unix.ENOENT)
+}
+
+// A thread's start is the 22nd field of its stat, and its name may have anything in it.
+func TestStat(t *testing.T) {
+	m := newMachine(t, nil)
+	for text, want := range map[string]string{
+		"9 (a) b) S 1 0 0 0 0 64 0 0 0 0 0 0 0 0 20 0 1 0 77": "{9 9 1 64 77} <nil>",
+		"9 (a) S 1 0 0 0 0 64 0 0 0 0 0 0 0 0 20 0 1 0":       "{9 9 0 0 0} /proc/9/task/9/stat: 21 fields, want 22 or more",
+	} {
+		m.put("/proc/9/task/9/stat", text)
+		s, err := m.stat(9, 9)
+		check.Equal(t, fmt.Sprint(s, " ", err), want, "%s")
+	}
+}
+
 // run takes a lease, runs and undoes every step, and returns what each said.
 func (m *machine) run(cpus ...int) (said []string) {
 	l := must.Get(m.Begin(cpus))(m.t)
 	steps := append(l.Isolate(), l.LiftGuards())
 	steps = append(steps, Step{Name: "join", Err: l.Join()}, Step{Name: "leave", Err: l.Leave()},
 		Step{Name: "release", Err: l.Release()})
+	for _, f := range must.Get(os.ReadDir("/proc/self/fd"))(m.t) {
+		to, _ := os.Readlink("/proc/self/fd/" + f.Name())
+		if strings.HasPrefix(to, m.Root) || to == "/dev/full" {
+			m.t.Errorf("%s is open", to)
+		}
+	}
 	for _, s := range append(steps, l.Take("magic")...) {
 		said = append(said, strings.NewReplacer(m.Root, "", fmt.Sprint("rebound-", os.Getpid()), "rebound-PID", "\n",
 			"\n    ").Replace(s.String()))
@@ -385,7 +505,20 @@ func TestRefusals(t *testing.T) {
 	}
 	m := newMachine(t, nil)
 	m.thread(66, 66, 1, 0, 25, 0, 3)
-	record("a thread that cannot be moved", m.run(3))
+	m.thread(67, 67, 1, 0, 25, 0, 3)
+	record("a thread that cannot be moved, and one that has ended", m.run(3))
+	m = newMachine(t, map[string]string{"/dev/cpu_dma_latency": "absent", "/dev/x": ""})
+	must.OK(t, os.Symlink("/dev/full", m.path("/dev/cpu_dma_latency")))
+	record("idle states stay", m.run(3))
+	m = newMachine(t, nil)
+	m.kernel = func(op, name, value string) (bool, error) {
+		if strings.HasSuffix(name, "/cpuset.cpus.partition") {
+			m.put(name, value+" invalid (Cpu list in cpuset.cpus not exclusive)")
+			return true, nil
+		}
+		return m.cgroups(op, name, value)
+	}
+	record("an invalid partition", m.run(3))
 	var log strings.Builder
 	Log(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
@@ -427,22 +560,29 @@ func TestBoundThread(t *testing.T) {
 }
 
 func TestGuards(t *testing.T) {
+	const throttled = "/proc/sys/kernel/sched_rt_runtime_us"
 	for _, c := range []struct {
 		files map[string]string
 		want  string
 	}{
+		{map[string]string{"/proc/sys/kernel/osrelease": "absent"}, "open "},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.1", throttled: "?"}, "strconv.Atoi: "},
 		{nil, "[fair server of CPU 3: 50ms of each 1s]"},
 		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "0"}, "[]"},
 		{map[string]string{"/proc/sys/kernel/osrelease": "6.1.0-18-amd64"}, "[sched_rt_runtime_us: 50ms of each 1s]"},
-		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", "/proc/sys/kernel/sched_rt_runtime_us": "-1"}, "[]"},
-		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", "/proc/sys/kernel/sched_rt_runtime_us": "1000000"}, "[]"},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", throttled: "-1"}, "[]"},
+		{map[string]string{"/proc/sys/kernel/osrelease": "6.11.9", throttled: "1000000"}, "[]"},
 		{map[string]string{"/sys/kernel/debug/sched/fair_server/cpu3/runtime": "absent"},
 			"[fair server of CPU 3: 50ms of each 1s (the kernel's default; it cannot be read: "},
 	} {
 		m := newMachine(t, c.files)
 		g, err := m.Guards([]int{3})
-		if got := fmt.Sprint(g); err != nil || !strings.HasPrefix(got, c.want) {
-			t.Errorf("%v: %s, %v, want %s", c.files, got, err, c.want)
+		got := fmt.Sprint(g)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, c.want) {
+			t.Errorf("%v: %s, want %s", c.files, got, c.want)
 		}
 	}
 }

@@ -236,6 +236,8 @@ func (h *Host) Abandoned() []Step {
 		case err == nil && o.Boot == boot && serr == nil && s.start == o.Start:
 			steps = append(steps, step)
 			continue
+		case o.Boot == "" && serr == nil && o.PID != os.Getpid(): // about to write its first line
+			continue
 		}
 		if err := os.Rename(name, mine); err != nil {
 			continue
