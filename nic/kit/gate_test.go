@@ -50,6 +50,7 @@ func alone(t *testing.T, g *Gate, n *atomic.Int64) {
 		}
 		return nil
 	}))
+	check.Equal(t, g.parked.Load(), 0, "%d loops are still parked")
 }
 
 func TestGateRunsAlone(t *testing.T) {
@@ -106,7 +107,8 @@ func TestUnpinnedLoopParks(t *testing.T) {
 			check.OK(t, g.Park())
 		})
 		synctest.Wait()
-		must.OK(t, g.alone(nil, func() error { time.Sleep(time.Minute); return nil }))
+		must.OK(t, g.alone(nil, func() error { time.Sleep(time.Minute + nap/2); return nil }))
+		check.Equal(t, g.parked.Load(), 0, "%d loops are still parked")
 		over.Wait()
 	})
 }
@@ -121,7 +123,10 @@ func TestGateFailureEndsEveryLoop(t *testing.T) {
 	for _, err := range wait() {
 		check.Fails(t, "a loop", err, broken)
 	}
+	check.Equal(t, g.Active(), false, "a loop is active: %v")
 	check.Fails(t, "entering a broken gate", g.Enter(), broken)
+	check.Equal(t, g.Active(), false, "a loop that did not enter is active: %v")
+	check.Fails(t, "a call of a broken gate", g.Call(), broken)
 }
 
 func TestGateHoldsACaller(t *testing.T) {
@@ -151,10 +156,14 @@ func TestGateHoldsACaller(t *testing.T) {
 	check.Fails(t, "a stopped alone", g.alone(end, func() error {
 		t.Error("ran with a caller that may be inside")
 		return nil
-	}), nil)
-	// Loops take the queues over.
-	must.OK(t, g.Enter())
-	g.Leave()
+	}), errStopped)
+	check.Equal(t, g.Closed(), false, "the gate stays closed: %v")
+	for range 2 { // Loops take the queues over.
+		must.OK(t, g.Enter())
+		check.Equal(t, g.Active(), true, "a loop is active: %v")
+		g.Leave()
+		check.Equal(t, g.Active(), false, "a loop that left is active: %v")
+	}
 	ran := false
 	if err := g.alone(nil, func() error { ran = true; return nil }); err != nil || !ran {
 		t.Errorf("alone with nobody: ran %v, %v", ran, err)

@@ -587,6 +587,22 @@ func TestGuards(t *testing.T) {
 	}
 }
 
+// A guard that is not lifted by what should do it is an error.
+func TestGuardStays(t *testing.T) {
+	for _, c := range []struct{ vanishes, says string }{
+		{"none", "is still active after it was disabled"}, {"/proc/sys/kernel/osrelease", "osrelease"},
+	} {
+		m := newMachine(t, nil)
+		l := must.Get(m.Begin([]int{3}))(t)
+		m.kernel = func(op, name, value string) (bool, error) {
+			os.Remove(m.path(c.vanishes))
+			return true, nil
+		}
+		check.Fails(t, "lift", l.LiftGuards().Err, nil, c.says)
+		l.Release()
+	}
+}
+
 // A CPU or a priority that does not exist is not tested.
 func TestProbeFails(t *testing.T) {
 	_, _, err := Probe(1023, 1, 0)
@@ -603,6 +619,7 @@ func TestProbeFails(t *testing.T) {
 }
 
 func TestCPUs(t *testing.T) {
+	check.Equal(t, FormatCPUs(union([]int{2, 3}, []int{0, 3})), "0,2-3", "the union is %s")
 	for _, c := range []struct{ list, mask string }{
 		{"0-3,8", "10f"}, {"", "0"}, {"0", "1"}, {"31-32", "1,80000000"}, {"63-64", "1,80000000,00000000"}, {"0,2-3,8-11,13", "2f0d"},
 	} {

@@ -61,7 +61,7 @@ func TestLockOfMemoryFiles(t *testing.T) {
 
 // What a loop may touch of each kind of mapping is locked: all pages, those in use and the first variables, or none.
 func TestLockOfKinds(t *testing.T) {
-	const used = 5 // a page that the test writes
+	const used, sparse, first = 5, 256 << 10, 1 << 20 // a page that the test writes, and the limits of LockMemory
 	page := os.Getpagesize()
 	for _, c := range []struct {
 		name      string

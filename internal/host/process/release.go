@@ -23,7 +23,7 @@ func ReleaseMemory() {
 	for s := bufio.NewScanner(f); s.Scan(); {
 		name, value, _ := strings.Cut(s.Text(), ":")
 		switch {
-		case name == "Anonymous" && strings.TrimSpace(value) == "0 kB" && m.inode != 0 && m.perms[1] != 'w': // as it is in the file
+		case name == "Anonymous" && strings.TrimSpace(value) == "0 kB" && m.perms[1] != 'w': // as it is in the file
 			unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
 		case strings.Contains(name, "-"):
 			if all, err := parse(strings.NewReader(s.Text())); err == nil && len(all) == 1 {

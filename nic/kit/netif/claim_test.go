@@ -1,10 +1,12 @@
 package netif
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,6 +42,61 @@ func TestClaim(t *testing.T) {
 	for _, path := range []string{folder, filepath.Join(folder, "answers")} {
 		check.OK(t, private(path))
 	}
+}
+
+// The file of a claim names its holder, which a longer one before it does not change.
+func TestHolder(t *testing.T) {
+	comm := strings.TrimSpace(string(must.Get(os.ReadFile("/proc/self/comm"))(t)))
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	folder := must.Get(claimFolder())(t)
+	for text, want := range map[string]string{"": "another responder", " \n": "another responder",
+		fmt.Sprintln(os.Getpid()): fmt.Sprintf("process %d (%s)", os.Getpid(), comm), "99999999": "process 99999999",
+		strings.Repeat("7", 40): "process " + strings.Repeat("7", 32)} {
+		name := filepath.Join(folder, "1")
+		must.OK(t, os.WriteFile(name, []byte(text), 0o600))
+		f := must.Get(os.Open(name))(t)
+		check.Equal(t, process(f), want, "%s")
+		f.Close()
+		check.Equal(t, process(f), "another responder", "a file that cannot be read: %s")
+		f, _, err := lock("1")
+		must.OK(t, err)
+		check.Equal(t, string(must.Get(os.ReadFile(name))(t)), fmt.Sprintln(os.Getpid()), "the file has %q")
+		f.Close()
+	}
+	must.OK(t, os.Symlink("1", filepath.Join(folder, "1-7-10.0.0.2")))
+	var notes []string
+	c, err := (&Interface{Index: 7, namespace: 1}).Claim(claimed, &notes)
+	check.Equal(t, fmt.Sprint(len(c), len(notes), err), "0 1 <nil>", "claims, notes and error of a link: %s")
+	check.Contains(t, notes[0], "a second responder for the same addresses would not be noticed: ", "symbolic links")
+	check.OK(t, check.Err((&Interface{Index: 7, namespace: 1}).Claim(claimed, nil)))
+}
+
+// The first folder is used that can be made and is this user's alone.
+func TestClaimFolder(t *testing.T) {
+	needs.Root(t, "a mount namespace")
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	must.OK(t, unix.Unshare(unix.CLONE_NEWNS))
+	must.OK(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must.OK(t, unix.Mount("none", "/run", "tmpfs", 0, "mode=0755"))
+	must.OK(t, os.WriteFile("/run/file", nil, 0o644))
+	must.OK(t, errors.Join(os.Mkdir("/run/user", 0o700), os.Mkdir("/run/full", 0o755), os.Mkdir("/run/others", 0o755)))
+	must.OK(t, errors.Join(os.WriteFile("/run/full/answers", nil, 0o600), os.Chmod("/run/others", 0o777)))
+	for _, c := range []struct{ service, session, want string }{
+		{"relative:/run/none/x:/run/file:/run/full:/run/others:/run/service", "", "/run/service/answers <nil>"},
+		{"", "/run/user", "/run/rebound/answers <nil>"},
+		{"", "/run/user", "/run/user/rebound/answers <nil>"}, // /run/rebound is for everyone
+		{"", "/run/others", " /run/rebound is not a folder that only user 0 can write (owner 0, mode 0777)"},
+		{"/run/none/x", "", " /run/rebound is not a folder that only user 0 can write (owner 0, mode 0777)"},
+	} {
+		t.Setenv("RUNTIME_DIRECTORY", c.service)
+		t.Setenv("XDG_RUNTIME_DIR", c.session)
+		folder, err := claimFolder()
+		check.Equal(t, fmt.Sprint(folder, " ", err), c.want, c.service+", "+c.session+": %s")
+		os.Chmod("/run/rebound", 0o777)
+	}
+	got, err := folderFrom([]string{"relative"})
+	check.Equal(t, got, "", "%s")
+	check.Fails(t, "no folder", err, nil, "set RUNTIME_DIRECTORY")
 }
 
 // Without a folder that only this user can write, nothing is claimed, and a note says so. Locks of others in such a

@@ -23,13 +23,13 @@ import (
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
-// What an interface reports, what it announces, and what a watch says while the administrator changes it.
-func TestInterface(t *testing.T) {
+// namespace moves the test's thread to a network namespace. The function that it returns runs ip(8) there.
+func namespace(t *testing.T) (ip func(lines ...string)) {
 	needs.Root(t, "a network namespace")
 	needs.Programs(t, "ip")
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	must.OK(t, unix.Unshare(unix.CLONE_NEWNET))
-	ip := func(lines ...string) {
+	return func(lines ...string) {
 		t.Helper()
 		for _, line := range lines {
 			if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
@@ -37,6 +37,11 @@ func TestInterface(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What an interface reports, what it announces, and what a watch says while the administrator changes it.
+func TestInterface(t *testing.T) {
+	ip := namespace(t)
 	ip("link add one mtu 1500 address 02:00:00:00:00:01 type veth peer name two")
 	check.Fails(t, "none", check.Err(Lookup("none")), nic.ErrNoDevice, "interface none: ")
 	check.Fails(t, "one", check.Err(Lookup("one")), nic.ErrDown, "set it up first (ip link set one up)")
@@ -169,5 +174,30 @@ func TestStamp(t *testing.T) {
 		m.hdr.SetControllen(copy(m.control[:], b))
 		at, id, ok := m.Stamp()
 		check.Equal(t, fmt.Sprint(at, " ", id, " ", ok), want, "%s")
+	}
+	data := make([]byte, 48)
+	data[4], data[12] = 4, 7
+	for _, level := range []uint32{unix.SOL_SOCKET, unix.SOL_IP, unix.SOL_IPV6, unix.SOL_PACKET} {
+		for _, kind := range []uint32{unix.SO_TIMESTAMPING, unix.IP_RECVERR, unix.IPV6_RECVERR,
+			unix.PACKET_TX_TIMESTAMP} {
+			want := ""
+			switch [2]uint32{level, kind} {
+			case [2]uint32{unix.SOL_SOCKET, unix.SO_TIMESTAMPING}:
+				want = "time"
+			case [2]uint32{unix.SOL_IP, unix.IP_RECVERR}, [2]uint32{unix.SOL_IPV6, unix.IPV6_RECVERR},
+				[2]uint32{unix.SOL_PACKET, unix.PACKET_TX_TIMESTAMP}:
+				want = "send 7"
+			}
+			for size, want := range map[int]string{15: "", 48: want} {
+				m, got := Message{}, ""
+				m.hdr.SetControllen(copy(m.control[:], cmsg(level, kind, data[:size]...)))
+				if at, id, ok := m.Stamp(); ok {
+					got = fmt.Sprint("send ", id)
+				} else if at.Nanoseconds != 0 {
+					got = "time"
+				}
+				check.Equal(t, got, want, fmt.Sprintf("%d bytes of level %d, kind %d: %%q", size, level, kind))
+			}
+		}
 	}
 }

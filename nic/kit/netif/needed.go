@@ -63,7 +63,7 @@ func sshPeers() []netip.Addr {
 			peers = append(peers, a.WithZone(""))
 		}
 	}
-	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		table, err := os.ReadFile(file)
 		if err == nil {
 			peers = append(peers, establishedPeers(table, 22)...)
