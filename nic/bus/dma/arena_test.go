@@ -202,6 +202,14 @@ func TestArenaErrors(t *testing.T) {
 			t.Errorf("Alloc(%d, %d) = %v", c[0], c[1], err)
 		}
 	}
+	whole := len(a.segments[0].bytes)
+	for n, size := range []int{0, 4096, whole / 2} {
+		if size > 0 {
+			must.Get(a.Alloc(size, 1))(t)
+		}
+		check.Fails(t, fmt.Sprint("no room ", n), check.Err(a.Alloc(whole+1, 1)), ErrNoRoom,
+			fmt.Sprintf("the largest free range of 1 mappings has %d bytes", whole-size-4096*(n/2)))
+	}
 	for range 2 {
 		must.Close(t, a)
 	}

@@ -205,6 +205,9 @@ func TestSplitWCRevoked(t *testing.T) {
 				must.Get(f.BARWC(2))(t)
 			}
 			uc, wc := must.Get(f.BAR(2))(t), must.Get(f.BARWC(2))(t)
+			maps := string(must.Get(os.ReadFile("/proc/self/maps"))(t))
+			check.Equal(t, strings.Contains(maps, k.host.device(addr0)+"/resource2_wc"), missing == "",
+				name+": resource2_wc is mapped: %v")
 			if missing == "" && !wc.WriteCombining() {
 				t.Errorf("%s first: not write-combining", first)
 			}
@@ -445,6 +448,12 @@ func combines(t *testing.T, k *kernel, types string, want bool) {
 	k.memoryTypes(types)
 	f := must.Get(k.openVFIO(addr0, false))(t)
 	defer f.Close()
+	file := k.host.device(addr0) + "/resource2_wc"
+	_, missing := os.Stat(file)
+	defer func() {
+		maps := string(must.Get(os.ReadFile("/proc/self/maps"))(t))
+		check.Equal(t, strings.Contains(maps, file), want && missing == nil, types+": resource2_wc is mapped: %v")
+	}()
 	if w, err := f.BARWC(2); err != nil || w.WriteCombining() != want || want == (len(Notes(f)) > 0) {
 		t.Errorf("%q: %+v, %v, notes %q; want write-combining %v", types, w, err, Notes(f), want)
 	}

@@ -127,12 +127,12 @@ func (w *windows) combining(n int, from, size uint64) (*mmio.Window, error) {
 	}
 	lo := w.bars[n].start
 	if runtime.GOARCH == "amd64" && !w.host.combines(span{lo + from, lo + from + size}, w.shared) {
-		w.unmapLast(win)
+		w.unmapLast()
 		return nil, fmt.Errorf("%s: the kernel mapped it with another memory type (/sys/kernel/debug/x86/pat_memtype_list)", name)
 	}
 	if from > 0 {
 		if w.uc[n], err = w.fromSysfs(fmt.Sprintf("resource%d", n), false, 0, from); err != nil {
-			w.unmapLast(win)
+			w.unmapLast()
 			return nil, err
 		}
 	}
@@ -154,8 +154,7 @@ func (w *windows) fromSysfs(name string, wc bool, from, size uint64) (*mmio.Wind
 }
 
 // unmapLast unmaps the window that was mapped last.
-func (w *windows) unmapLast(win *mmio.Window) {
-	win.Retire()
+func (w *windows) unmapLast() {
 	last := len(w.maps) - 1
 	unix.Munmap(w.maps[last])
 	w.maps = w.maps[:last]

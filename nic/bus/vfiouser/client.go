@@ -71,7 +71,6 @@ func Dial(path string) (*Function, error) {
 	f.run()
 	if err := f.start(); err != nil {
 		f.conn.Fail(proto.ErrClosed)
-		<-f.ran
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return f, nil

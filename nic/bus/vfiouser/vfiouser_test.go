@@ -12,6 +12,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
@@ -454,6 +455,23 @@ func toyReply(m proto.Message) []byte {
 			proto.SparseArea{Offset: 64, Size: 64})
 	}
 	return nil
+}
+
+// Close returns when no request of the device is being served any more: its memory may be unmapped then.
+func TestCloseWaits(t *testing.T) {
+	near, far := pipe(t)
+	defer far.Close()
+	conn := must.Get(proto.NewConn(near, nil))(t)
+	conn.Fail(proto.ErrClosed)
+	synctest.Test(t, func(t *testing.T) {
+		f := &Function{path: "x", conn: conn, ran: make(chan struct{})}
+		closed := make(chan error, 1)
+		go func() { closed <- f.Close() }()
+		synctest.Wait()
+		check.Equal(t, len(closed), 0, "%d calls of Close have returned")
+		close(f.ran)
+		check.OK(t, <-closed)
+	})
 }
 
 func TestGoroutinesEnd(t *testing.T) {

@@ -97,6 +97,13 @@ func TestClaimFolder(t *testing.T) {
 	got, err := folderFrom([]string{"relative"})
 	check.Equal(t, got, "", "%s")
 	check.Fails(t, "no folder", err, nil, "set RUNTIME_DIRECTORY")
+
+	must.OK(t, errors.Join(os.Chown("/run/user", 65534, 0), os.Chown("/run/full", 1, 0)))
+	const same = ^uintptr(0)
+	_, _, e := unix.RawSyscall(unix.SYS_SETRESUID, same, 65534, same) // of this thread only
+	must.Equal(t, e, 0, "%v")
+	check.OK(t, errors.Join(private("/run"), private("/run/user")))
+	check.Fails(t, "another user's folder", private("/run/full"), nil, "only user 65534 can write (owner 1, mode 0755)")
 }
 
 // Without a folder that only this user can write, nothing is claimed, and a note says so. Locks of others in such a
