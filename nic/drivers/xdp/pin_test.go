@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,6 +37,28 @@ func TestMain(m *testing.M) {
 	os.Exit(nictest.WithBPFFS(m.Run))
 }
 
+// bpfFiles fails the test if it leaves programs, maps or links of the kernel's open.
+func bpfFiles(t *testing.T) {
+	t.Helper()
+	runtime.GC()
+	percent := debug.SetGCPercent(-1) // it would close what Close forgot
+	count := func() (n int) {
+		for _, f := range must.Get(os.ReadDir("/proc/self/fd"))(t) {
+			if to, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.HasPrefix(to, "anon_inode:bpf") {
+				n++
+			}
+		}
+		return n
+	}
+	before := count()
+	t.Cleanup(func() {
+		if n := count(); n > before {
+			t.Errorf("%d programs, maps and links are open, before there were %d", n, before)
+		}
+		debug.SetGCPercent(percent)
+	})
+}
+
 func answered(t *testing.T, pin string) uint64 {
 	t.Helper()
 	p := must.Get(xdp.OpenPinned(pin))(t)
@@ -57,6 +80,7 @@ func TestPin(t *testing.T) {
 	nictest.NeedBPFFS(t)
 	for name, own := range map[string]xdp.Options{"driver": {Pin: "p"}, "generic": {Pin: "p", Generic: true}} {
 		t.Run(name, func(t *testing.T) {
+			bpfFiles(t)
 			v := pair(t)
 			d := open(t, &v.Host, v.Config(), own)
 			v.Ping(t, veth.Our4.Addr())
@@ -80,6 +104,7 @@ func TestPin(t *testing.T) {
 				t.Errorf("program %d is still there", now)
 			}
 			check.Contains(t, strings.Join(d.Info().Notes, "; "), `joined pin "p"`)
+			check.OK(t, d.Err())
 			if s := d.Verdicts(); s[fastpath.AnsweredICMPv4]+s[fastpath.AnsweredICMPv6] != 200 {
 				t.Errorf("the counts restart: %v", s)
 			}
@@ -201,6 +226,7 @@ func TestKilledPinned(t *testing.T) {
 // If an interface is removed, so is the program; the counts are kept for a new interface of the same name.
 func TestPinGone(t *testing.T) {
 	nictest.NeedBPFFS(t)
+	bpfFiles(t)
 	v := pair(t)
 	open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"}).Close()
 	v.Ping(t, veth.Our4.Addr())
@@ -225,15 +251,16 @@ func TestPinGone(t *testing.T) {
 	d := open(t, &v.Host, v.Config(), xdp.Options{Pin: "gone"})
 	check.Equal(t, d.Verdicts()[fastpath.AnsweredICMPv4], 50, "%d answered before")
 	d.Close()
-	if p, err := xdp.OpenPinned("gone"); err != nil || !p.Attached {
-		t.Errorf("%+v, %v", p, err)
-	}
+	p := must.Get(xdp.OpenPinned("gone"))(t)
+	check.Equal(t, p.Attached, true, "attached: %v")
+	p.Close()
 	unpin(t, &v.Host, "gone")
 }
 
 // The error for a pin that cannot be joined says what can be done, and the pin is unchanged.
 func TestPinRefuses(t *testing.T) {
 	nictest.NeedBPFFS(t)
+	bpfFiles(t)
 	v, w := pair(t), pair(t)
 	try := func(what string, e *veth.End, own xdp.Options, kind error, says ...string) {
 		t.Helper()
