@@ -257,6 +257,56 @@ func TestPinGone(t *testing.T) {
 	unpin(t, &v.Host, "gone")
 }
 
+// The interface accepts frames for a pin's groups and MAC until a responder without them joins it, or it is removed.
+func TestPinStations(t *testing.T) {
+	nictest.NeedBPFFS(t)
+	bpfFiles(t)
+	v := pair(t)
+	own := xdp.Options{Pin: "stations"}
+	mac := [6]byte{2, 7, 7, 7, 7, 7}
+	accepts := func(when string, station, group bool) {
+		t.Helper()
+		v.Host.Do(func() {
+			l, err := netlink.LinkByName(v.Host.Name)
+			check.OK(t, err)
+			list, err := netlink.NeighList(l.Attrs().Index, unix.AF_BRIDGE)
+			check.OK(t, err)
+			has := slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+				return string(n.HardwareAddr) == string(mac[:])
+			})
+			check.Equal(t, has, station, when+": frames for the MAC are accepted: %v")
+			b, _ := os.ReadFile("/proc/thread-self/net/dev_mcast")
+			check.Equal(t, strings.Contains(string(b), "3333ff000010"), group,
+				when+": frames for the group are accepted: %v")
+			check.Equal(t, strings.Contains(string(b), "020707070707"), false, when+": the MAC is a group: %v")
+		})
+	}
+	join := func(mac [6]byte, c *fastpath.Config) {
+		t.Helper()
+		v.Host.Do(func() {
+			d, err := xdp.Open(nic.Options{Device: v.Host.Name, Match: c, MAC: mac}, own)
+			if check.OK(t, err); err == nil {
+				must.Close(t, d)
+			}
+		})
+	}
+	accepts("before", false, false)
+	for range 2 {
+		join(mac, v.Config())
+		accepts("pinned", true, true)
+	}
+	c := v.Config()
+	c.Addresses, c.Mode = []netip.Prefix{veth.Our4}, fastpath.Open
+	join([6]byte{}, c)
+	accepts("joined without them", false, false)
+	p := must.Get(xdp.OpenPinned("stations"))(t)
+	check.Equal(t, fmt.Sprint(p.About.Mode, p.About.Groups, p.About.T2), "open[]program", "the pin is %s")
+	p.Close()
+	join(mac, v.Config())
+	unpin(t, &v.Host, "stations")
+	accepts("unpinned", false, false)
+}
+
 // The error for a pin that cannot be joined says what can be done, and the pin is unchanged.
 func TestPinRefuses(t *testing.T) {
 	nictest.NeedBPFFS(t)
@@ -286,9 +336,18 @@ func TestPinRefuses(t *testing.T) {
 	}
 	var a xdp.About
 	must.OK(t, json.Unmarshal([]byte(strings.TrimRight(string(was), "\x00")), &a))
-	a.Layout = "0123456789abcdef"
-	other, _ := json.Marshal(a)
-	write(other)
+	about := func(change func(a *xdp.About)) {
+		a := a
+		change(&a)
+		write(must.Get(json.Marshal(a))(t))
+	}
+	about(func(a *xdp.About) { a.Device = "other0" })
+	try("of another name", &v.Host, xdp.Options{Pin: "a"}, nil, "is on interface other0, not "+v.Host.Name)
+	about(func(a *xdp.About) { a.Ifindex++ })
+	try("of another number", &v.Host, xdp.Options{Pin: "a"}, nil, "another interface that had the name "+v.Host.Name)
+	write([]byte("{"))
+	try("no JSON", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "about: unexpected end")
+	about(func(a *xdp.About) { a.Layout = "0123456789abcdef" })
 	try("another version", &v.Host, xdp.Options{Pin: "a"}, xdp.ErrForeign, "laid out as 0123456789abcdef",
 		"responder unpin a")
 	check.Fails(t, "another version is looked at", check.Err(xdp.OpenPinned("a")), xdp.ErrForeign)
