@@ -175,8 +175,8 @@ func ExtCapability(c Config, id ExtCapID) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if head == 0 || head == ^uint32(0) {
-			return 0, nil // an empty list reads 0, or all ones if the space is not decoded
+		if head == ^uint32(0) {
+			return 0, nil // the space is not decoded; an empty list reads 0
 		}
 		if ExtCapID(head) == id {
 			return off, nil

@@ -263,8 +263,14 @@ func TestOpenRefuses(t *testing.T) {
 
 // TestCommandFails has what Open says if the device refuses one command.
 func TestCommandFails(t *testing.T) {
-	golden.Equal(t, "testdata/fails.txt", rig.Refusals(func(n int) (refused string, err error) {
-		x, made := adapter(t, efasim.Options{}, 1, nil), 0
+	for _, p := range []efasim.Profile{efasim.EFA1, efasim.EFA3} {
+		golden.Equal(t, "testdata/fails-"+p.Name+".txt", refusals(t, p))
+	}
+}
+
+func refusals(t *testing.T, p efasim.Profile) string {
+	return rig.Refusals(func(n int) (refused string, err error) {
+		x, made := adapter(t, efasim.Options{Profile: p}, 1, nil), 0
 		x.m.FailAdmin(func(command string) uint8 {
 			if made++; made != n {
 				return 0
@@ -274,6 +280,9 @@ func TestCommandFails(t *testing.T) {
 		})
 		err = x.tryOpen(nic.Options{}, efa.Options{})
 		x.m.FailAdmin(nil)
+		if err == nil && refused != "" {
+			refused += rig.FellBack(x.dev.Info().Notes)
+		}
 		if err == nil {
 			x.close()
 		}
@@ -281,7 +290,7 @@ func TestCommandFails(t *testing.T) {
 			t.Errorf("%s: %d mappings and bus master %v are left", refused, m, x.port.BusMaster())
 		}
 		return refused, err
-	}))
+	})
 }
 
 func TestPush(t *testing.T) {

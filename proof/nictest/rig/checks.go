@@ -41,11 +41,22 @@ func Refusals(open func(n int) (command string, err error)) string {
 		case command == "":
 			return said.String()
 		case err == nil:
-			fmt.Fprintf(&said, "%d %s: it opens\n", n, command)
+			fmt.Fprintf(&said, "%d it opens without %s\n", n, command)
 		default:
 			fmt.Fprintf(&said, "%d %s: %v\n", n, command, err)
 		}
 	}
+}
+
+// FellBack returns those of a device's notes that say what it fell back from, each in a line.
+func FellBack(notes []string) string {
+	var all string
+	for _, n := range notes {
+		if strings.HasPrefix(n, "fell back ") {
+			all += "\n\t" + n
+		}
+	}
+	return all
 }
 
 // EachCommandRefused opens a device whose firmware refuses one command, for each of the commands that Open uses. With
