@@ -58,3 +58,22 @@ func TestNeighboursDisplaceEachOther(t *testing.T) {
 		t.Errorf("only %d stations are left", n)
 	}
 }
+
+// A frame waits until its station or group is known, and not for one that does not exist.
+func TestHeldFrames(t *testing.T) {
+	known, unknown, failed := &whereabouts{known: true}, &whereabouts{}, &whereabouts{failed: true}
+	for _, c := range []struct {
+		held
+		waits, ready bool
+	}{
+		{held{from: known}, true, true}, {held{from: unknown}, true, false}, {held{from: failed}, false, false},
+		{held{to: unknown}, true, false}, {held{to: failed}, false, false},
+	} {
+		s := &subnet{}
+		s.stations.held = []held{c.held}
+		s.flush()
+		if waits, ready := len(s.stations.held) == 1, s.stations.ready.Load(); waits != c.waits || ready != c.ready {
+			t.Errorf("from %+v, to %+v: it waits: %v, it can be received: %v", c.from, c.to, waits, ready)
+		}
+	}
+}
