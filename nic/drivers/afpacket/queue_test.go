@@ -5,8 +5,13 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rebound-nic/rebound/cksum"
 	"github.com/rebound-nic/rebound/fastpath"
+	"github.com/rebound-nic/rebound/nic"
+	"github.com/rebound-nic/rebound/nic/kit/netif"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/nictest/veth"
 )
 
@@ -58,4 +63,21 @@ func FuzzComplete(f *testing.F) {
 			t.Errorf("bytes %d to %d of % x changed", first, last, before)
 		}
 	})
+}
+
+// The kernel's refusals of a frame are the errors of package nic.
+func TestSendErrors(t *testing.T) {
+	d := &Device{iface: &netif.Interface{Name: "eth1"}}
+	for e, want := range map[unix.Errno]error{unix.EAGAIN: nic.ErrFull, unix.ENOBUFS: nic.ErrFull,
+		unix.EMSGSIZE: nic.ErrFrameSize, unix.ENETDOWN: nic.ErrDown, unix.ENXIO: nic.ErrGone, unix.ENODEV: nic.ErrGone,
+		unix.EINVAL: unix.EINVAL} {
+		check.Fails(t, e.Error(), d.sendError(e), want)
+		q := &Queue{}
+		q.failed(e)
+		full := uint64(0)
+		if want == nic.ErrFull {
+			full = 1
+		}
+		check.Equal(t, [2]uint64{q.txFull.Load(), q.txErrors.Load()}, [2]uint64{full, 1 - full}, e.Error()+": %d")
+	}
 }
