@@ -307,6 +307,10 @@ func TestNoFault(t *testing.T) {
 	if v := Find(f.paths, nil); len(v.Suspects) > 0 || v.Unexplained != 1 {
 		t.Errorf("%+v", v)
 	}
+	f.paths[17].Failing = false
+	if v := Find(f.paths, f.members[:1]); len(v.Suspects) > 0 || v.Silent != 1 || v.Unexplained != 1 {
+		t.Errorf("a member that answers and does not report: %+v", v)
+	}
 	if v := Find(nil, nil); len(v.Suspects) > 0 {
 		t.Errorf("%+v", v)
 	}
@@ -337,6 +341,55 @@ func TestParts(t *testing.T) {
 		}
 		if len(all) != want || len(seen) != want {
 			t.Errorf("%d suspects: %d subsets, %d different ones, want %d", n, len(all), len(seen), want)
+		}
+	}
+}
+
+// What a further fault is said to change in the cost is what it changes, for each suspect, effect and reach.
+func TestChanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	for range 40 {
+		w := newWorld([]int{3, 3, 2}, 4)
+		paths, silent := w.plant(r, 0.2, 0.05, anyFault(w, r), complete(w, r))
+		f := newFleet(paths, silent)
+		total := func() (sum float64) {
+			for i := range f.paths {
+				sum += f.cost[i][f.now(int32(i))]
+			}
+			for h := range f.hosts {
+				if f.silent[h] && !f.spoken[h] && !f.gone[f.zoneOf[h]] {
+					sum += unexplained
+				}
+			}
+			return sum
+		}
+		var all, set []suspicion
+		for h := range f.hosts {
+			all = append(all, suspicion{kind: Host, a: h})
+		}
+		for a := range f.zones {
+			all = append(all, suspicion{kind: Zone, a: a})
+			for b := range a {
+				all = append(all, suspicion{kind: Link, a: b, b: a})
+			}
+		}
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		for n, s := range all {
+			f.restart(set)
+			before, offers := total(), []offered{}
+			if x := f.explain(set); math.Abs(x.data-before) > 1e-9 {
+				t.Errorf("%+v cost %v, want %v", set, x.data, before)
+			}
+			f.each(s.kind, s.a, s.b, func(s suspicion, change float64) { offers = append(offers, offered{s, change}) })
+			for _, o := range offers {
+				f.restart(append(set[:n:n], o.suspicion))
+				if want := total() - before + f.prior(o.suspicion); math.Abs(o.change-want) > 1e-9 {
+					t.Errorf("%+v beside %+v: a change of %v, want %v", o.suspicion, set, o.change, want)
+				}
+			}
+			if set = append(set, offers[r.IntN(len(offers))].suspicion); n > 5 {
+				break
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/outcome"
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/must"
@@ -25,6 +27,7 @@ type port struct {
 	nic.Device
 	out, in [][]byte
 	err     error
+	each    func() // before each look for a message
 }
 
 func (p *port) Send(b []byte) error {
@@ -35,6 +38,9 @@ func (p *port) Send(b []byte) error {
 }
 
 func (p *port) Recv(buf []byte) (n int, at int64, err error) {
+	if p.each != nil {
+		p.each()
+	}
 	if len(p.in) > 0 {
 		n, p.in = copy(buf, p.in[0]), p.in[1:]
 	}
@@ -315,4 +321,135 @@ func TestLoopKeepsItsSchedule(t *testing.T) {
 	due = p.due
 	p.adopt(&plan{wires: before.wires, flows: kept, slot: 2 * slot}, p.due)
 	check.Equal(t, p.due, due, "the same flows: due at %d")
+}
+
+// Between probes the loop sleeps if it may and no reply is awaited, until shortly before one is due. What arrived while
+// it slept, or while it adopted a plan, is not timed. It asks for a MAC once a second.
+func TestLoopRuns(t *testing.T) {
+	const passes, adopts, overdue = 8, 4, 6 // the latter are passes with a new plan, and with a question
+	for what, c := range map[string]struct {
+		sleeps, awaits, asks, none bool // none: there is no flow
+		due                        time.Duration
+		slept                      bool // before each pass
+		sent                       int
+	}{
+		"it may not sleep":      {due: time.Hour},
+		"nothing is due":        {sleeps: true, due: time.Hour, slept: true},
+		"no flow":               {sleeps: true, none: true, slept: true},
+		"no flow, and no sleep": {none: true},
+		"a reply is awaited":    {sleeps: true, awaits: true, due: time.Hour},
+		"one will be due soon":  {sleeps: true, due: margin / 2, sent: -1}, // or is, on a busy machine
+		"one is due":            {sleeps: true, sent: 1},
+		"a MAC is asked for":    {sleeps: true, asks: true, due: time.Hour, slept: true},
+		"and it may not sleep":  {asks: true, due: time.Hour},
+	} {
+		p := newPlayed(t, 1)
+		hour, next := p.clock.Ticks(time.Hour), *p.plan
+		p.timeout, p.sleeps, next.slot = hour, c.sleeps, hour
+		p.send(polling.TSC())
+		p.port.in = [][]byte{p.answer(0)}
+		p.receive(false)
+		again := p.answer(0)
+		if c.awaits {
+			p.send(polling.TSC())
+		}
+		if c.asks {
+			next.asks = []ask{{p.wire, p.hop}}
+		}
+		if next.adopted = make(chan struct{}); c.none {
+			next.flows = nil
+		}
+		*p.plan = next
+		p.plan.adopted = nil
+		p.take()
+		p.port.out = nil
+		begin := polling.TSC()
+		p.due = begin + p.clock.Ticks(c.due)
+		if c.none {
+			p.due = 0
+		}
+		looks := 0
+		p.port.each = func() {
+			if looks++; looks%2 == 0 {
+				return // nothing is left in this pass
+			}
+			p.port.in = [][]byte{again}
+			if c.due == margin/2 {
+				p.due = polling.TSC() + p.clock.Ticks(c.due)
+			}
+			switch pass := looks/2 + 1; pass {
+			case 2:
+				if second := p.clock.Ticks(time.Second); c.asks && (p.askAt < begin+second ||
+					p.askAt > polling.TSC()+second) {
+					t.Errorf("%s: the next question in %d ticks, a second has %d", what, p.askAt-begin, second)
+				}
+				p.askAt = polling.TSC() + hour
+			case adopts:
+				p.offer.Store(&next)
+			case overdue:
+				p.askAt = begin
+			case passes:
+				p.stop.Store(true)
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // never unlocked: the loop changes how the thread sleeps
+			p.run()
+		}()
+		<-done
+		check.Equal(t, p.passes.Load(), passes, what+": %d passes")
+		<-next.adopted
+		var counts [polling.Buckets]uint64
+		p.Gap.Load(&counts)
+		gaps, sent := uint64(0), 0
+		for _, n := range counts {
+			gaps += n
+		}
+		if c.awaits {
+			check.Equal(t, gaps, passes-2, what+": %d gaps") // not of the first pass, and not of that after the new plan
+		} else if c.sent == 0 {
+			check.Equal(t, gaps, 0, what+": %d gaps")
+		}
+		var want []string
+		for i := range passes {
+			want = append(want, "0 duplicate")
+			if i == 0 || i == adopts || c.slept {
+				want[i] += ", untimed"
+			}
+		}
+		got := slices.DeleteFunc(p.take(), func(e string) bool {
+			if e == "0 sent" {
+				sent++
+			}
+			return e == "0 sent"
+		})
+		check.Same(t, got, want, what+": %q")
+		if c.sent >= 0 {
+			check.Equal(t, sent, c.sent, what+": %d probes")
+			check.Equal(t, len(p.port.out)-sent, map[bool]int{true: 2}[c.asks], what+": %d questions")
+		}
+	}
+}
+
+// The loop lets the runtime collect garbage now and then, whether it awaits a reply or not.
+func TestLoopYields(t *testing.T) {
+	for _, awaits := range []bool{false, true} {
+		p := newPlayed(t, 1)
+		if p.timeout = p.clock.Ticks(time.Hour); awaits {
+			p.send(polling.TSC())
+		}
+		p.due = polling.TSC() + p.timeout
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread()
+			p.run()
+		}()
+		await.Until(t, "the loop runs", func() bool { return p.passes.Load() > 0 })
+		runtime.GC()
+		p.stop.Store(true)
+		<-done
+	}
 }

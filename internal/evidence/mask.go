@@ -70,16 +70,7 @@ func (f *File) bytes(do func([]byte)) {
 	}
 }
 
-func swapAll(b, old, new []byte) {
-	for at := 0; ; {
-		i := bytes.Index(b[at:], old)
-		if i < 0 {
-			return
-		}
-		copy(b[at+i:], new)
-		at += i + len(old)
-	}
-}
+func swapAll(b, old, new []byte) { copy(b, bytes.ReplaceAll(b, old, new)) }
 
 func eui(mac [6]byte, flip, low byte) []byte {
 	return []byte{mac[0] ^ flip, mac[1], mac[2], 0xFF, low, mac[3], mac[4], mac[5]}

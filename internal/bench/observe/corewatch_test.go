@@ -7,11 +7,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/internal/host/osnoise"
 	"github.com/rebound-nic/rebound/polling"
+	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
 )
 
@@ -91,4 +94,24 @@ func TestAround(t *testing.T) {
 				c.n)
 		}
 	}
+}
+
+// When the memory for samples is full, every other one is dropped, and they are taken half as often.
+func TestWatchHalves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &Watch{counters: must.Get(osnoise.OpenCounters(0, unix.Gettid()))(t), every: period,
+			samples: make([]Sample, most-2, most), stop: make(chan struct{})}
+		for i := range w.samples {
+			w.samples[i].At = uint64(i)
+		}
+		w.over.Go(w.run)
+		time.Sleep(5*period + period/2) // after one tick, and two of the longer ones
+		all := w.Stop()
+		check.Equal(t, len(all), (most-1)/2+3, "%d samples")
+		for i := range (most - 1) / 2 {
+			if all[i].At != uint64(2*i) {
+				t.Fatalf("sample %d was number %d", i, all[i].At)
+			}
+		}
+	})
 }

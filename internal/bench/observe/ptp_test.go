@@ -42,9 +42,9 @@ var recorded = map[uint16]string{
 
 // fake is a ptp4l that gives the recorded responses, in one domain.
 type fake struct {
-	answers map[uint16][]byte
-	domain  byte
-	silent  uint16 // this message gets no response
+	answers     map[uint16][]byte
+	sdo, domain byte
+	silent      uint16 // this message gets no response
 }
 
 func newFake(t testing.TB) *fake {
@@ -86,11 +86,14 @@ func (f *fake) serve(t testing.TB) string {
 				"00000000000001%s047fffffffffffffffffffff0000000000010002%04x", b[0], b[4], seq, id); got != want {
 				t.Errorf("a request is %s, want %s", got, want)
 			}
-			if n != tlvData || b[4] != f.domain || b[0] != typeManagement || id == f.silent {
+			if b[0]>>4 > 1 || b[4] > 127 {
+				t.Errorf("majorSdoId %d, domain %d", b[0]>>4, b[4])
+			}
+			if n != tlvData || b[4] != f.domain || b[0] != f.sdo<<4|typeManagement || id == f.silent {
 				continue
 			}
 			a := bytes.Clone(f.answers[id])
-			a[4] = b[4]
+			a[0], a[4] = b[0], b[4]
 			copy(a[sourcePort+10:], b[sourcePort+10:][:2])
 			c.WriteToUnix(a, from)
 		}
@@ -130,6 +133,8 @@ func TestPTP(t *testing.T) {
 		}, want: 100},
 		{name: "nothing", f: func(f *fake) { f.data(idCurrent)[1] = 0; f.data(idProperties)[10] = 4 }, wrong: "no port is a master"},
 		{name: "domain 24", f: func(f *fake) { f.accurate(0x21); f.domain = 24 }, want: 25 + path + 100},
+		{name: "802.1AS, domain 127", f: func(f *fake) { f.accurate(0x21); f.sdo, f.domain = 1, 127 }, want: 25 + path + 100},
+		{name: "another standard", f: func(f *fake) { f.sdo = 2 }, wrong: "it does not answer in any domain: no answer"},
 		{name: "no interface told", f: func(f *fake) { f.silent = idProperties }, wrong: "management message C004h: no answer"},
 		{name: "refused", f: func(f *fake) { f.answers[idParent][managementSize+1] = 2 }, wrong: "2002h was refused"},
 		{name: "short", f: func(f *fake) {
