@@ -66,7 +66,7 @@ func TestIdealHost(t *testing.T) {
 		t.Errorf("findings on an ideal host: %+v", f.Findings)
 	}
 	if f.Hostname != "bench1" || f.CPU != "Xeon" || f.Cores != 4 || f.Core != 3 || f.Kernel != "6.12.1" ||
-		f.Governor != "performance" ||
+		f.Governor != "performance" || f.Cmdline != "isolcpus=2-3 nohz_full=2-3" ||
 		f.SMT != "off" || f.Isolated != "2-3" || f.NoHzFull != "2-3" || f.Clocksource != "tsc" || f.THP != "madvise" ||
 		len(f.CStates) != 1 || f.CStates[0] != "POLL 0 µs" {
 		t.Errorf("facts: %+v", f)

@@ -153,6 +153,7 @@ func TestMalformedFiles(t *testing.T) {
 		{"two runs of a ping that were killed", "PING x\n64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\nPING x\n64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\n", Options{}, ":3: malformed ping output: a second measurement"},
 		{"fping in the output of ping", "PING x\n64 bytes from x: icmp_seq=1 ttl=64 time=1 ms\nx : [0], 64 bytes, 0.029 ms (0.029 avg, 0% loss)\n", Options{}, ":3: malformed ping output: a line of fping output: put the output of each tool into its own file"},
 		{"two runs of fping", "h : [0], 64 bytes, 0.029 ms (0 avg)\nh : [1], 64 bytes, 0.029 ms (0 avg)\nh : [0], 64 bytes, 0.029 ms (0 avg)\n", Options{}, ":3: malformed fping output: probe 0 of h again"},
+		{"two summaries of Windows ping", "Packets: Sent = 1, Received = 0, Lost = 1 (100% loss),\nPackets: Sent = 1, Received = 0, Lost = 1 (100% loss),\n", Options{}, ":2: malformed Windows ping output: a second measurement"},
 		{"two runs of Windows ping", "Reply from 10.0.0.1: bytes=32 time=3ms TTL=64\nPackets: Sent = 1, Received = 1, Lost = 0 (0% loss),\nReply from 10.0.0.1: bytes=32 time=3ms TTL=64\n", Options{}, ":3: malformed Windows ping output: a second measurement"},
 		{"decimal commas or two columns", "1,5\n2,6\n", Options{Unit: "ms"}, `:1: malformed list of numbers: "1,5" has a comma`},
 		{"a quote that does not end", "a,rtt_us\n\"x,1\n", Options{}, ": malformed CSV table: "},

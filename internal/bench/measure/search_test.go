@@ -33,6 +33,7 @@ func TestJudge(t *testing.T) {
 		{"not sent", report.Counts{Sent: 100, Received: 90, SendFailed: 10}, ThisHost, "not measured by this host: 10 not sent"},
 		{"either", report.Counts{Sent: 100, Received: 90, Lost: 10, LostUncertain: 10, DroppedHere: 10}, Ambiguous, "loss of between 0 % and 10 %, 10 dropped here"},
 		{"some for certain", report.Counts{Sent: 100, Received: 90, Lost: 10, LostUncertain: 7, DroppedHere: 7}, Network, "loss of between 3 % and 10 %, 7 dropped here"},
+		{"one refused", report.Counts{Sent: 100, Received: 99, RefusedThere: 1}, Target, "not answered by the target: 1 refused there"},
 		{"refused", report.Counts{Sent: 100, Received: 90, RefusedThere: 10}, Target, "not answered by the target: 10 refused there"},
 		{"there or between", report.Counts{Sent: 100, Received: 90, Lost: 10, LostUncertain: 10, DroppedThere: 10}, Unclear, "loss of between 0 % and 10 %, 10 dropped there"},
 		{"corrupt", report.Counts{Sent: 100, Received: 90, Corrupt: 10}, Network, "10 answered by corrupt replies only"},

@@ -244,3 +244,11 @@ func TestTOMLText(t *testing.T) {
 	var c chosen
 	golden.Equal(t, "testdata/settings.txt", table(&c).TOML("An introduction.\n\nIn two paragraphs."))
 }
+
+// Choices are a list of names, unless one of them is described.
+func TestChoices(t *testing.T) {
+	check.Equal(t, choices([]Choice{{Name: "a"}, {}, {Name: "bc"}}, "# ", 40), "# a, bc\n", "%q")
+	check.Equal(t, choices([]Choice{{Name: "a"}, {Name: "bc", Doc: "the second"}}, "# ", 40),
+		"# a    \n# bc   the second\n", "%q")
+	check.Equal(t, choices(nil, "# ", 40), "", "%q")
+}
