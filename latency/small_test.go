@@ -75,7 +75,7 @@ func TestFromNanoseconds(t *testing.T) {
 	for range 50 {
 		var counts [polling.Buckets]uint64
 		var values []int64
-		for _, i := range append(rnd.Perm(polling.Buckets - 1)[:rnd.IntN(5)], polling.Buckets-2) {
+		for _, i := range append(rnd.Perm(polling.Buckets - 2)[:rnd.IntN(5)], polling.Buckets-2) {
 			n := 1 + rnd.IntN(5)
 			counts[i] = uint64(n)
 			middle := polling.Lowest(i) + (polling.Lowest(i+1)-polling.Lowest(i))/2
