@@ -30,7 +30,7 @@ func TestEveryRowRoundTrips(t *testing.T) {
 	}, "testdata/settings.txt")
 }
 
-// Values that each setting has, and that do not go together or are not known to be wrong before all are.
+// Values that are wrong, and values that exclude each other.
 func TestProbeRefuses(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "watch.toml")
 	must.OK(t, os.WriteFile(config, []byte("[probe]\nrate = \"many\"\n"), 0o644))

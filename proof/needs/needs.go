@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Root skips a test if the user is not root, and under -short: make check runs without privileges everywhere.
@@ -19,6 +22,17 @@ func Root(t testing.TB, what string) {
 		t.Skipf("needs root for %s, which -short leaves out (make test runs it)", what)
 	case os.Geteuid() != 0:
 		t.Skipf("needs root for %s", what)
+	}
+}
+
+// Mounts moves the test's thread to a mount namespace, whose mounts end with the test.
+func Mounts(t testing.TB) {
+	t.Helper()
+	Root(t, "a mount namespace")
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+		t.Fatal(err)
 	}
 }
 

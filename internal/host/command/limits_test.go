@@ -2,7 +2,6 @@ package command
 
 import (
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -35,10 +34,7 @@ func TestTooFewFiles(t *testing.T) {
 }
 
 func TestSmallGroup(t *testing.T) {
-	needs.Root(t, "a mount namespace")
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	must.OK(t, unix.Unshare(unix.CLONE_NEWNS))
-	must.OK(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	needs.Mounts(t)
 	must.OK(t, unix.Mount("none", "/sys/fs/cgroup", "tmpfs", 0, ""))
 	for _, c := range []struct{ pids, memory, says string }{
 		{"24", "33554432", ""},

@@ -270,16 +270,8 @@ func TestCommandFails(t *testing.T) {
 
 func refusals(t *testing.T, p efasim.Profile) string {
 	return rig.Refusals(func(n int) (refused string, err error) {
-		x, made := adapter(t, efasim.Options{Profile: p}, 1, nil), 0
-		x.m.FailAdmin(func(command string) uint8 {
-			if made++; made != n {
-				return 0
-			}
-			refused = command
-			return 1
-		})
-		err = x.tryOpen(nic.Options{}, efa.Options{})
-		x.m.FailAdmin(nil)
+		x := adapter(t, efasim.Options{Profile: p}, 1, nil)
+		refused = rig.RefusedCommand(x.m, n, func() { err = x.tryOpen(nic.Options{}, efa.Options{}) })
 		if err == nil && refused != "" {
 			refused += rig.FellBack(x.dev.Info().Notes)
 		}

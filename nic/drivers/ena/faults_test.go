@@ -313,16 +313,10 @@ func TestOpenRefuses(t *testing.T) {
 // TestCommandFails has what Open says if the device refuses one command.
 func TestCommandFails(t *testing.T) {
 	golden.Equal(t, "testdata/fails.txt", devrig.Refusals(func(n int) (refused string, err error) {
-		x, made := device(t, enasim.Options{}), 0
-		x.m.FailAdmin(func(command string) uint8 {
-			if made++; made != n {
-				return 0
-			}
-			refused = command
-			return 1
+		x := device(t, enasim.Options{})
+		refused = devrig.RefusedCommand(x.m, n, func() {
+			x.dev, err = ena.Open(x.fn, nic.Options{Queues: 2, Log: slog.New(slog.DiscardHandler)}, ena.Options{})
 		})
-		x.dev, err = ena.Open(x.fn, nic.Options{Queues: 2, Log: slog.New(slog.DiscardHandler)}, ena.Options{})
-		x.m.FailAdmin(nil)
 		if err == nil && refused != "" {
 			refused += devrig.FellBack(x.dev.Info().Notes)
 		}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -73,10 +72,7 @@ func TestHolder(t *testing.T) {
 
 // The first folder is used that can be made and is this user's alone.
 func TestClaimFolder(t *testing.T) {
-	needs.Root(t, "a mount namespace")
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	must.OK(t, unix.Unshare(unix.CLONE_NEWNS))
-	must.OK(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	needs.Mounts(t)
 	must.OK(t, unix.Mount("none", "/run", "tmpfs", 0, "mode=0755"))
 	must.OK(t, os.WriteFile("/run/file", nil, 0o644))
 	must.OK(t, errors.Join(os.Mkdir("/run/user", 0o700), os.Mkdir("/run/full", 0o755), os.Mkdir("/run/others", 0o755)))

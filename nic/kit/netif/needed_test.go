@@ -47,7 +47,7 @@ func TestNeededOf(t *testing.T) {
 	ip("route add 0.0.0.0/1 via 10.0.0.9", "route add blackhole default metric 9", "-6 route add default dev w1",
 		"route add default nexthop via 10.0.2.9 nexthop via 10.0.3.9")
 	const routes = "w1:carries the default route w2:carries the default route w3:carries the default route"
-	needs("nobody 40000", routes)
+	needs("client 40000", routes)
 	needs("10.0.4.9%w4 40000 10.0.4.1 22", routes)
 	needs("10.0.4.9 40000 10.0.4.1 22", routes+" w4:carries the ssh session from 10.0.4.9")
 	server := must.Get(net.Listen("tcp", "10.0.5.1:22"))(t)

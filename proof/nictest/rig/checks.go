@@ -48,6 +48,23 @@ func Refusals(open func(n int) (command string, err error)) string {
 	}
 }
 
+// RefusedCommand refuses command n of those that open gives a model, and returns its name, or "" if there were fewer.
+func RefusedCommand(m interface {
+	FailAdmin(func(command string) (status uint8))
+}, n int, open func()) (name string) {
+	made := 0
+	m.FailAdmin(func(command string) uint8 {
+		if made++; made != n {
+			return 0
+		}
+		name = command
+		return 1
+	})
+	open()
+	m.FailAdmin(nil)
+	return name
+}
+
 // FellBack returns those of a device's notes that say what it fell back from, each in a line.
 func FellBack(notes []string) string {
 	var all string
