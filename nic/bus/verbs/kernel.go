@@ -78,11 +78,11 @@ const inline = 8 // input of up to 8 bytes is stored in the attribute
 
 // message encodes the header and the attributes for the kernel. It pins their data, because they contain its addresses.
 func message(driver uint32, object, method uint16, attrs []Attr, pins *runtime.Pinner) ([]uint64, []abi.Attr) {
-	words := make([]uint64, (unsafe.Sizeof(abi.IoctlHdr{})+uintptr(len(attrs))*unsafe.Sizeof(abi.Attr{}))/8)
-	hdr := (*abi.IoctlHdr)(unsafe.Pointer(&words[0]))
-	*hdr = abi.IoctlHdr{Length: uint16(8 * len(words)), ObjectID: object, MethodID: method,
-		NumAttrs: uint16(len(attrs)), DriverID: driver}
-	list := unsafe.Slice((*abi.Attr)(unsafe.Add(unsafe.Pointer(hdr), unsafe.Sizeof(*hdr))), len(attrs))
+	const header = int(unsafe.Sizeof(abi.IoctlHdr{}) / 8)
+	words := make([]uint64, header+len(attrs)*int(unsafe.Sizeof(abi.Attr{}))/8)
+	*(*abi.IoctlHdr)(unsafe.Pointer(&words[0])) = abi.IoctlHdr{Length: uint16(8 * len(words)), ObjectID: object,
+		MethodID: method, NumAttrs: uint16(len(attrs)), DriverID: driver}
+	list := unsafe.Slice((*abi.Attr)(unsafe.Pointer(unsafe.SliceData(words[header:]))), len(attrs))
 	for i := range attrs {
 		a := &attrs[i]
 		list[i] = abi.Attr{AttrID: a.ID, Len: uint16(len(a.Data)), Flags: abi.AttrFMandatory, Data: uint64(a.Value)}

@@ -133,15 +133,14 @@ func TestDMAByMessages(t *testing.T) {
 func TestRequests(t *testing.T) {
 	near, far := pipe(t)
 	server := must.Get(proto.NewConn(far, func(m proto.Message) error { m.CloseFDs(); return nil }))(t)
-	f := &Function{path: "x", ran: make(chan struct{})}
+	low, high := pages(t, 4096).Bytes, pages(t, 2<<20).Bytes
+	low[4095], high[0] = 7, 8
+	f := &Function{path: "x", ran: make(chan struct{}), maps: []mapping{{1 << 32, low}, {1<<32 + 8192, high}}}
 	f.conn = must.Get(proto.NewConn(near, f.request))(t)
 	f.run()
 	ended := make(chan struct{})
 	go func() { server.Run(); close(ended) }()
 	t.Cleanup(func() { f.Close(); far.Close(); <-ended })
-	low, high := pages(t, 4096).Bytes, pages(t, 2<<20).Bytes
-	low[4095], high[0] = 7, 8
-	f.maps = []mapping{{1 << 32, low}, {1<<32 + 8192, high}}
 	const read, write = proto.CmdDMARead, proto.CmdDMAWrite
 	for _, c := range []struct {
 		name  string
