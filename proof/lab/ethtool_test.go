@@ -18,7 +18,7 @@ import (
 const ethtoolScript = helpers + `
 bring $module
 need arp -s $peer 02:00:00:00:ee:01
-answers() { /bin/ping -q -c 3 -i 0.2 -W 2 $peer; }
+answers() { /bin/ping -q -f -c 3 -W 2 $peer; }
 try() { # ARGUMENTS of ethtool, with DEV for the interface
   local code=0
   dmesg -c >/dev/null
