@@ -235,8 +235,9 @@ var checkLeaves = map[string]string{
 	"packaging": "a separate module with hundreds of packages of others",
 }
 
-// labPlan is make lab: the guests of one card, or all guests, and beside them the race detector, arm64, and what make
-// test leaves out. Two guests wait for a quarter of the time: for their kernel's timers and for each other's turn.
+// labPlan is make lab: the guests of one card, or all guests, and what make test leaves out: the race detector, arm64,
+// and booted packages. Two guests leave a quarter of the time of two cores, because kernels wait for timers. The rest
+// gets that time, and no more (nice): a program that polls in a guest computes while it waits for others.
 func labPlan(nic string) plan {
 	flags := []string{"-skip", smoke}
 	if nic != "" {
@@ -247,8 +248,7 @@ func labPlan(nic string) plan {
 	if nic != "" {
 		return plan{{guests}}
 	}
-	return plan{{
-		guests,
+	rest := []job{
 		race("race detector, drivers", 300, "nic/drivers/..."),
 		race("race detector, kit and buses", 90, "polling", "nic/kit/...", "nic/bus/...", "proof/nictest/toy"),
 		raceResponder(),
@@ -256,15 +256,19 @@ func labPlan(nic string) plan {
 		emulated("nic/bus/mmio", "cksum", "fastpath"),
 		packaging("packaging", "packaging, booted", 180, "-run", boots),
 		packaging("fleet/deploy/manifests", "fleet/deploy/manifests", 30),
-		{name: "packaging/appliance", left: "left to make appliance-test: it fetches a kernel and boots machines for half an hour"},
 		goTest("nic/drivers/mlx4 over vfio-user", cost{30, 0.5}, []string{"-run", vfioUser}, "nic/drivers/mlx4"),
 		mixedTraffic(),
 		build("./cmd/...", "arm64"),
-		{name: "fleet/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
-		{name: "fleet/discovery/consul", left: "left to make servers: Consul compiles for minutes without a warm cache"},
-		{name: "fleet/cluster/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},
-		step("go vet", 1, "go", "vet", "./..."),
-	}}
+	}
+	for i := range rest {
+		rest[i].command = append([]string{"nice"}, rest[i].command...)
+	}
+	return plan{append(rest, guests,
+		job{name: "packaging/appliance", left: "left to make appliance-test: it fetches a kernel and boots machines for half an hour"},
+		job{name: "fleet/discovery", left: "left to make discovery: a separate module that compiles for minutes without a warm cache"},
+		job{name: "fleet/discovery/consul", left: "left to make servers: Consul compiles for minutes without a warm cache"},
+		job{name: "fleet/cluster/telemetry", left: "left to make telemetry: a separate module that compiles for minutes without a warm cache"},
+	)}
 }
 
 // flakyPlan is make flaky: each package count times, the lab only if it is chosen, and only tests with this name, if it
