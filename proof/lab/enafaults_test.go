@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,9 +165,11 @@ func f2faultsENA(t *testing.T) {
 			case "wrongrx-done":
 				return resets(resetRxID)
 			case "admin":
-				m.StallAdmin(true)
+				// Only the next command, and not held: the reset's are answered, and Linux's ena stores a late completion
+				// into a stack frame that is gone.
+				var once sync.Once
+				m.IgnoreAdmin(func(string) (drop bool) { once.Do(func() { drop = true }); return drop })
 			case "admin-done":
-				m.StallAdmin(false)
 				return resets(resetAdmin)
 			case "unplug":
 				far.SetUp(false)
