@@ -21,7 +21,7 @@ need there ip link set $far up
 up
 say up
 
-in="nsenter -t $ns -n"
+in="nsenter -t $ns -n polls"
 start() {
   respond -config /lab/config.toml -set nic.driver=afxdp -set nic.device=$far -set "cpu.cores=[0]" -set "respond.addresses=[\"$peer/24\"]"
   until_true 100 grep -q 1 /sys/class/net/$dev/carrier # attaching a program may reset the card
@@ -43,7 +43,7 @@ traffic 50 1000
 say answered
 kernel
 say kernel
-need bench run -target $peer -iface $dev -driver afpacket -closed -count 50 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
+need polls bench run -target $peer -iface $dev -driver afpacket -closed -count 50 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
 grep -q 'received 50' /tmp/need || { show failed cat /tmp/need; fail "the bench lost replies"; }
 show bench cat /tmp/need
 say benched

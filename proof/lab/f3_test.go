@@ -21,6 +21,7 @@ need responder bind $addr
 say bound $addr
 need ip addr add 10.9.0.2/24 dev $dev
 
+in=polls
 # start MORE ARGUMENTS...
 start() { respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]" "$@"; }
 traffic() {
@@ -38,7 +39,7 @@ start
 say ready $(grep '^ready' /tmp/out)
 traffic 50 2000
 say answered
-need bench run -target $peer -iface $dev -driver afpacket -closed -count 50 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
+need polls bench run -target $peer -iface $dev -driver afpacket -closed -count 50 -timeout 60s -warmup 0s -self-test 0s -out /tmp/report
 show bench cat /tmp/need
 say benched
 kill -9 $pid; wait $pid

@@ -25,6 +25,7 @@ for c in all default ib0; do sysctl -q -w net.ipv6.conf.$c.disable_ipv6=0 net.ip
 need ip addr add 10.9.0.2/24 dev ib0
 need ip addr add fd00::2/64 dev ib0
 dev=ib0
+in=polls
 start() {
   respond -config /lab/config.toml -set nic.driver=mlx4 -set nic.device=$addr -set 'respond.addresses=["10.9.0.1/24", "fd00::1/64"]' \
     -set log.level=debug

@@ -26,7 +26,7 @@ started() { # SETTINGS..., with $rights
   local a= s
   for s in "$@"; do a="$a -set $s"; done
   : >/tmp/out
-  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec $rights responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+  nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec polls $rights responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
   pid=$!
 }
 responds() { started "$@"; await_ready; }
@@ -64,7 +64,7 @@ kills() {
   local n=0 all=$1 a= s; shift
   for s in "$@"; do a="$a -set $s"; done
   while [ $n -lt $all ]; do
-    nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
+    nsenter -t $ns -n unshare -m sh -c "mount -t sysfs sys /sys && exec polls responder -v -set nic.device=$far $a" >/tmp/out 2>/tmp/err &
     pid=$!
     sleep $((RANDOM%3)).$((RANDOM%10))$((RANDOM%10))
     kill -9 $pid; wait $pid
@@ -77,7 +77,7 @@ echoes() { # our responder here, in the kernel, for the bench
 }
 benches() { # NAME COUNT ARGUMENTS...
   local name=$1 count=$2; shift 2
-  farside bench run -iface $far -driver $driver "$@" -count $count -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$name >/tmp/bench 2>/tmp/benched &
+  farside polls bench run -iface $far -driver $driver "$@" -count $count -runs 1 -timeout 60s -warmup 0s -self-test 0s -out /tmp/$name >/tmp/bench 2>/tmp/benched &
   local bench=$!
   say probing $name
   kernels 50
@@ -240,7 +240,7 @@ func mlx5Verbs(t *testing.T, o mlx5sim.Options) {
 		how = "by DEVX"
 	}
 	idle, base, most := 0, 0, 0
-	kills, frames := fromEnv("REBOUND_LAB_KILLS", 5), fromEnv("REBOUND_LAB_FRAMES", 500)
+	kills, frames := fromEnv("REBOUND_LAB_KILLS", 3), fromEnv("REBOUND_LAB_FRAMES", 500)
 	script := fmt.Sprintf("module=mlx5_core driver=mlx5 peer=10.9.0.1 kills=%d frames=%d\n", kills,
 		frames) + mlx5VerbsScript
 	if o.ICMP {

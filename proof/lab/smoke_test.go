@@ -28,6 +28,7 @@ card() { # DRIVER MODULE NEAR FAR: the last digit of each function's MAC address
   until_true 100 ends
   dev=$(having $near) addr=$(bdf /sys/class/net/$(having $far))
   need responder bind $addr
+  in=polls
   respond -config /lab/config.toml -set nic.driver=$driver -set nic.device=$addr -set "respond.addresses=[\"$peer/24\"]"
   need ip addr add 10.9.0.2/24 dev $dev
   up
@@ -44,6 +45,7 @@ if [ -n "$efa" ]; then
   until_true 100 ends
   ib=$(ibof $efanear) addr=$(bdf /sys/class/infiniband/$(ibof $efafar))
   need responder bind $addr
+  in= # ibv_ud_pingpong polls, too
   respond -config /lab/config.toml -set nic.driver=efa -set nic.device=$addr -set respond.handover=127.0.0.1:18515
   timeout 300 ibv_ud_pingpong -d $ib -g 0 -n 50 -s 512 127.0.0.1 >/tmp/near 2>&1 || { show failed cat /tmp/near /tmp/err; fail ibv_ud_pingpong; }
   say answered efa
