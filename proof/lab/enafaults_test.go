@@ -165,8 +165,8 @@ func f2faultsENA(t *testing.T) {
 			case "wrongrx-done":
 				return resets(resetRxID)
 			case "admin":
-				// Only the next command, and not held: the reset's are answered, and Linux's ena stores a late completion
-				// into a stack frame that is gone.
+				// Only the next command, and not held: the reset's are answered, and Linux's ena stores a late
+				// completion into a stack frame that is gone.
 				var once sync.Once
 				m.IgnoreAdmin(func(string) (drop bool) { once.Do(func() { drop = true }); return drop })
 			case "admin-done":

@@ -221,8 +221,8 @@ var overInterfaces = func() []string {
 	return ways
 }()
 
-// TestLabKernels runs each of our drivers on older kernels. Those between the oldest and the newest run what differs from
-// kernel to kernel most, our drivers over interfaces and VFIO.
+// TestLabKernels runs each of our drivers on older kernels. Those between the oldest and the newest run what differs
+// from kernel to kernel most, our drivers over interfaces and VFIO.
 func TestLabKernels(t *testing.T) {
 	guests(t)
 	oldest, newest := kernels[0].suite, kernels[len(kernels)-1].suite
