@@ -25,10 +25,10 @@ var kernels = []kernel{
 	{"ixgbe, mlx5, mlx4, ena", "on vfio-pci behind an IOMMU", "", "", "5.10, 6.1, 6.12, 7.3", ""},
 	{"efa", "on vfio-pci behind an IOMMU", "", "", "5.10, 6.1, 6.12, 7.3", "`probe -stage loop`: Debian has no efa module"},
 	{"virtio", "on vfio-pci behind an IOMMU, or over sysfs without one", "", "", "7.3", ""},
-	{"ixgbe", "without an IOMMU, over sysfs (bind -no-driver)", "", "", "5.10, 5.15, 6.1, 6.12, 7.3", ""},
+	{"ixgbe", "without an IOMMU, over sysfs (bind -no-driver)", "", "", "5.10, 5.15, 7.3", ""},
 	{"ixgbe", "without an IOMMU, on vfio-pci (CONFIG_VFIO_NOIOMMU)", "", "", "5.15", "Debian's kernels do not have it"},
-	{"mlx5", "beside mlx5_core, by DEVX and by raw packets", "5.9", "calls by ioctl", "5.10, 6.1, 6.12, 7.3", ""},
-	{"mlx4", "beside mlx4_core, interface versions 3 and 4", "5.9", "calls by ioctl", "5.10, 6.1, 6.12, 7.3", ""},
+	{"mlx5", "beside mlx5_core, by DEVX and by raw packets", "5.9", "calls by ioctl", "5.10, 6.12, 7.3", ""},
+	{"mlx4", "beside mlx4_core, interface versions 3 and 4", "5.9", "calls by ioctl", "5.10, 6.12, 7.3", ""},
 	{"efa", "beside efa", "6.1", "the GIDs of unknown senders", "7.3", "module built from Debian's source"},
 }
 

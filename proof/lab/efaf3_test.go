@@ -23,9 +23,9 @@ say bound $addr
 srd="ib_send_lat -c SRD -d $ib -x 0 -F -p 18516"
 start -set nic.device=$addr
 say ready $(grep '^ready' /tmp/out)
-client pingpong ibv_ud_pingpong -d $ib -g 0 -n 200 -s 512
-client ud ib_send_lat -c UD -d $ib -x 0 -F -n 200
-client srd $srd -n 200
+client pingpong ibv_ud_pingpong -d $ib -g 0 -n 100 -s 512
+client ud ib_send_lat -c UD -d $ib -x 0 -F -n 100
+client srd $srd -n 100
 client srd4096 $srd -n 100 -s 4096
 client srdall $srd -n 5 -a
 say answered
@@ -57,7 +57,7 @@ func TestLabEFAF3(t *testing.T) {
 func efaF3(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
 	ours := l.functions[1]
-	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "srdall": 5 * 10, "again": 100}
+	want := map[string]uint64{"pingpong": 100, "ud": 100, "srd": 100, "srd4096": 100, "srdall": 5 * 10, "again": 100}
 	before := uint64(0)
 	_, err := l.play(Machine{
 		Limit: 200 * time.Second, OneCPU: true, IOMMU: true, Layers: []string{efa},

@@ -33,16 +33,16 @@ srd="ib_send_lat -c SRD -d $ib -x 0 -F -p 18516"
 start -set nic.device=$ibfar
 say ready $(grep '^ready' /tmp/out)
 show log cat /tmp/err
-client pingpong ibv_ud_pingpong -d $ib -g 0 -n 200 -s 512
-client ud ib_send_lat -c UD -d $ib -x 0 -F -n 200
-client srd $srd -n 200
+client pingpong ibv_ud_pingpong -d $ib -g 0 -n 100 -s 512
+client ud ib_send_lat -c UD -d $ib -x 0 -F -n 100
+client srd $srd -n 100
 client srd4096 $srd -n 100 -s 4096
 # beside: stock tools on both ends; the responder's hand-over listens, too, so the peer's own port is waited for
-far="ib_send_lat -c SRD -d $ibfar -x 0 -F -n 200 -p 19000"
+far="ib_send_lat -c SRD -d $ibfar -x 0 -F -n 100 -p 19000"
 $far >/tmp/far 2>&1 &
 p=$!
 until_true 100 grep -q ':4A38 .* 0A ' /proc/net/tcp /proc/net/tcp6
-client beside ib_send_lat -c SRD -d $ib -x 0 -F -n 200 -p 19000
+client beside ib_send_lat -c SRD -d $ib -x 0 -F -n 100 -p 19000
 wait $p || broken "beside, far end"
 client srdall $srd -n 5 -a
 show objects objects
@@ -85,7 +85,7 @@ func TestLabEFAVerbs(t *testing.T) {
 
 func efaVerbs(t *testing.T) {
 	l := newEFALab(t, efasim.EFA1, efasim.EFA3, sim.Impairment{})
-	want := map[string]uint64{"pingpong": 200, "ud": 200, "srd": 200, "srd4096": 100, "beside": 200, "srdall": 5 * 10,
+	want := map[string]uint64{"pingpong": 100, "ud": 100, "srd": 100, "srd4096": 100, "beside": 100, "srdall": 5 * 10,
 		"again": 100, "nobody": 100}
 	before, answered := uint64(0), uint64(0)
 	_, err := l.play(Machine{
