@@ -65,7 +65,7 @@ check:
 # Every package, and one scenario of the lab.
 test: deps
 	@$(SUITE) test
-# Rungs F2 to F4 of one NIC (make lab NIC=ixgbe), or of all, and then the race detector, arm64 emulation and booted packages.
+# Rungs F2 to F4 of one NIC (make lab NIC=ixgbe), or of all, and beside them the race detector, arm64 emulation and booted packages.
 # One guest per core: with one more they take a third more CPU time, because of polling loops, and end later.
 lab: deps
 	@$(SUITE) lab $(if $(NIC),-nic $(NIC))
