@@ -36,7 +36,7 @@ func Mounts(t testing.TB) {
 	}
 }
 
-// Long skips a test under -short: make check takes a minute and a half, and leaves out tests that take many seconds.
+// Long skips a test under -short: make check leaves out tests that take many seconds.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

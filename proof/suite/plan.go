@@ -108,9 +108,9 @@ func tests(pkgs []string, flags ...string) []job {
 	return jobs
 }
 
-// step is a job that tests nothing. cores is the number of cores that it may use.
-func step(name string, cores float64, command ...string) job {
-	return job{name: name, command: command, seconds: 60, cores: cores, limit: 20 * time.Minute}
+// step is a job that tests nothing.
+func step(name string, command ...string) job {
+	return job{name: name, command: command, seconds: 60, cores: 1, limit: 20 * time.Minute}
 }
 
 // vetModule checks the types of a module's code for an architecture, and applies go vet's analyzers (package vet), in
@@ -120,14 +120,14 @@ func vetModule(name, arch, folder string) job {
 	if err != nil {
 		self = os.Args[0]
 	}
-	return step(name, 1, self, "vet", arch, folder)
+	return step(name, self, "vet", arch, folder)
 }
 
 // build compiles packages for an architecture, and programs also link. In the first stage it keeps the jobs of the next
 // one, which run side by side, from compiling the same packages several times. The compiler takes a fifth less CPU time
 // with a larger heap.
 func build(pkgs, arch string) job {
-	j := step("build ("+arch+")", 1, "go", "build", "-o", os.DevNull, pkgs)
+	j := step("build ("+arch+")", "go", "build", "-o", os.DevNull, pkgs)
 	j.env = []string{"GOARCH=" + arch, "GOGC=400"}
 	return j
 }
@@ -216,7 +216,7 @@ func testPlan(pkgs []string) plan {
 		)}
 }
 
-// checkPlan is make check: everything that needs neither root nor a network, in 90 seconds on two quiet cores. A single
+// checkPlan is make check: everything that needs neither root nor a network. A single
 // go command loads all packages once, tests two packages for each core, because many wait, and reuses the results of
 // packages that are unchanged since the last run.
 func checkPlan(pkgs []string) plan {
