@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -71,6 +72,9 @@ func do(command, nic, tests string, count int, args []string) (bool, error) {
 	case "test":
 		p = testPlan(pkgs)
 	case "lab":
+		if nic != "" && !slices.Contains(pkgs, "nic/drivers/"+nic) {
+			return false, fmt.Errorf("NIC=%s: no such driver; nic/drivers has a folder for each", nic)
+		}
 		p = labPlan(nic)
 	case "flaky":
 		p = flakyPlan(pkgs, count, tests, args)
