@@ -5,6 +5,8 @@ GO ?= go
 export CGO_ENABLED ?= 0
 # Without paths in them, compiled packages are shared between clones, and with the tests that build programs.
 export GOFLAGS ?= -trimpath
+# Programs are stamped with git's answers, for which git would write into .git: tests that read all sources would then run again.
+export GIT_OPTIONAL_LOCKS ?= 0
 
 .PHONY: build run test deps
 

@@ -21,7 +21,7 @@ type event struct {
 	FailedBuild string // of a package that did not compile
 }
 
-// An outcome is the result of one test, of one package or of one step such as vet.
+// An outcome is the result of one test, of one package or of one step such as a build.
 type outcome string
 
 const (

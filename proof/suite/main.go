@@ -2,12 +2,11 @@
 //
 // It runs packages in parallel, the longest first, prints one line for each as it ends and the output of failed tests
 // immediately, and ends with the reasons of skipped tests and the line "N passed, N failed, N skipped". It counts tests
-// without subtests, subtests, and steps such as vet. Exit status 1 means that something failed.
+// without subtests, subtests, and steps such as a build. Exit status 1 means that something failed.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,17 +15,14 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/rebound-nic/rebound/proof/vet"
 )
 
 const usage = `usage: suite COMMAND
 
-  check            vet for amd64 and arm64, and the tests that need neither root nor a network
+  check            the tests that need neither root nor a network
   test             every package, and a sample of what lab runs
   lab              virtual machines, and the rest of the race detector, arm64 emulation and packaging
   flaky [PACKAGE]  every package, or those named, 20 times; with -run the tests of that name
-  vet ARCH FOLDER  what go vet finds in the code of the module in a folder for an architecture
   times COMMAND    what took longest in the last run of test, check, lab or flaky
   total COMMAND... the results of the last runs of these commands together
 `
@@ -56,8 +52,6 @@ func main() {
 // do reports whether everything passed.
 func do(command, nic, tests string, count int, args []string) (bool, error) {
 	switch command {
-	case "vet":
-		return vetted(args)
 	case "times", "total":
 		return last(command, args)
 	}
@@ -101,18 +95,6 @@ func do(command, nic, tests string, count int, args []string) (bool, error) {
 	fmt.Printf("\nmake %s took %v, on a machine that %v\n", command, time.Since(start).Round(time.Second), m)
 	r.total.report(os.Stdout)
 	return r.total.failures() == 0, r.total.save(command)
-}
-
-// vetted prints the findings in a module's code.
-func vetted(args []string) (bool, error) {
-	if len(args) != 2 {
-		return false, errors.New("vet takes an architecture, such as amd64, and a module's folder")
-	}
-	found, err := vet.Check(args[1], args[0])
-	for _, f := range found {
-		fmt.Println(f)
-	}
-	return err == nil && len(found) == 0, err
 }
 
 // last prints the results saved by earlier runs.

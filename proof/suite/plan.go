@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -50,6 +49,7 @@ var costs = map[string]cost{
 	"proof/docs":             {60, 0.8},
 	"proof/nictest":          {8, 0.8},
 	"proof/replay":           {37, 0.5},
+	"proof/vet":              {15, 1},
 }
 
 // separately reports whether a package has its own jobs, as the lab does.
@@ -72,7 +72,7 @@ func packages() ([]string, error) {
 // goTest is a job that tests packages. Its limit allows for a machine ten times as slow. Only the runner limits it (see
 // wait), because the timeout of go test would count the time of a loaded machine in full.
 func goTest(name string, c cost, flags []string, pkgs ...string) job {
-	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", "0"} // vet is its own step
+	args := []string{"go", "test", "-json", "-vet=off", "-count=1", "-p", "1", "-timeout", "0"} // proof/vet applies vet
 	for i, p := range pkgs {
 		pkgs[i] = "./" + strings.TrimPrefix(p, "./")
 	}
@@ -111,16 +111,6 @@ func tests(pkgs []string, flags ...string) []job {
 // step is a job that tests nothing.
 func step(name string, command ...string) job {
 	return job{name: name, command: command, seconds: 60, cores: 1, limit: 20 * time.Minute}
-}
-
-// vetModule checks the types of a module's code for an architecture, and applies go vet's analyzers (package vet), in
-// this program.
-func vetModule(name, arch, folder string) job {
-	self, err := os.Executable()
-	if err != nil {
-		self = os.Args[0]
-	}
-	return step(name, self, "vet", arch, folder)
 }
 
 // build compiles packages for an architecture, and programs also link. In the first stage it keeps the jobs of the next
@@ -197,8 +187,6 @@ func packaging(folder, name string, seconds int, flags ...string) job {
 	return j
 }
 
-var vets = []job{vetModule("vet (amd64)", "amd64", "."), vetModule("vet (arm64)", "arm64", ".")}
-
 // A plan is a command's sequence of stages, each with jobs.
 type plan [][]job
 
@@ -207,7 +195,7 @@ type plan [][]job
 func testPlan(pkgs []string) plan {
 	purego := goTest("pure Go", cost{5, 1}, []string{"-tags", "purego"}, "nic/bus/mmio")
 	purego.variant = "purego"
-	return plan{append(vets, vetModule("vet packaging", "amd64", "packaging"), build("./...", "amd64")),
+	return plan{{build("./...", "amd64")},
 		append(tests(pkgs),
 			purego,
 			packaging("packaging", "packaging", 40, "-skip", boots),
@@ -216,25 +204,37 @@ func testPlan(pkgs []string) plan {
 		)}
 }
 
-// checkPlan is make check: everything that needs neither root nor a network. A single
-// go command loads all packages once, tests two packages for each core, because many wait, and reuses the results of
-// packages that are unchanged since the last run.
+// checkPlan is make check: what needs neither root nor a network, and not long. A single go command loads all packages
+// once, tests two packages for each core, because many wait, the longest first, and reuses the results of packages that
+// are unchanged since the last run.
 func checkPlan(pkgs []string) plan {
-	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool { return checkLeaves[p] != "" })
+	pkgs = slices.DeleteFunc(slices.Clone(pkgs), func(p string) bool {
+		return slices.ContainsFunc(checkLeaves, func(l leaf) bool { return matches(l.pattern, p) })
+	})
+	slices.SortStableFunc(pkgs, func(a, b string) int { return costs[b].seconds - costs[a].seconds })
 	all := goTest("tests", cost{60, float64(runtime.NumCPU())},
 		[]string{"-short", "-p", strconv.Itoa(2 * runtime.NumCPU())}, pkgs...)
 	all.command = slices.DeleteFunc(all.command, func(arg string) bool { return arg == "-count=1" })
 	all.env = []string{"GOGC=400"} // as in build; most of the time after a change is the compiler's
 	stage := []job{all}
-	for _, name := range slices.Sorted(maps.Keys(checkLeaves)) {
-		stage = append(stage, job{name: name, left: "left to make test: " + checkLeaves[name]})
+	for _, l := range checkLeaves {
+		stage = append(stage, job{name: l.pattern, left: "left to make test: " + l.why})
 	}
-	return plan{vets, stage}
+	return plan{stage}
 }
 
-// checkLeaves are packages and steps that only make test runs, with the reason.
-var checkLeaves = map[string]string{
-	"packaging": "a separate module with hundreds of packages of others",
+// A leaf is packages, in go test's format, that only make test runs, with the reason.
+type leaf struct{ pattern, why string }
+
+var checkLeaves = []leaf{
+	{"packaging", "a separate module with hundreds of packages of others"},
+	{"proof/blame", "it plants delays, as root"},
+	{"proof/browser", "it needs a browser"},
+	{"proof/campaign", "it measures between network namespaces, as root"},
+	{"proof/docs", "it runs the commands of the documentation, as root"},
+	{"proof/lab/...", "it needs guests"},
+	{"proof/mutate", "it mutates code in sandboxes, as root"},
+	{"proof/peers/...", "they run other people's programs, as root"},
 }
 
 // labPlan is make lab: the guests of one card, or all guests, and what make test leaves out: the race detector, arm64,

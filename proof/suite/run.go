@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// A job is one command: "go test -json" of some packages, or a step such as vet.
+// A job is one command: "go test -json" of some packages, or a step such as a build.
 type job struct {
 	name    string
 	dir     string

@@ -323,8 +323,10 @@ func TestPlansHaveEveryPackage(t *testing.T) {
 	times := func(jobs []job) map[string]int {
 		n := map[string]int{}
 		for _, j := range jobs {
-			if j.left != "" {
-				n[j.name]++
+			for _, p := range pkgs {
+				if j.left != "" && matches(j.name, p) {
+					n[p]++
+				}
 			}
 			if !j.test {
 				continue

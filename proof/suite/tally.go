@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A tally counts the results of tests, and of steps such as vet.
+// A tally counts the results of tests, and of steps such as a build.
 type tally struct {
 	Passed  int
 	Failed  map[string]int      // failures by test

@@ -44,17 +44,36 @@ type listed struct {
 	Module                                             *packages.Module
 }
 
-// Check returns the findings in the module in dir, one per line, ordered by file and line. A finding has the file's
-// full name.
-func Check(dir, arch string) ([]string, error) {
+// Check returns the findings in the module in dir for each architecture, one per line, ordered by file and line. A
+// finding has the file's full name. The types of all packages are checked for each architecture; the analyzers see a
+// package again only if it has other files there than for an architecture before it, or assembly.
+func Check(dir string, archs ...string) ([]string, error) {
+	m := &module{set: token.NewFileSet(), parsed: map[string]*ast.File{}, analyzed: map[string]bool{},
+		found: map[string]token.Position{}}
+	for _, arch := range archs {
+		if err := m.load(dir, arch); err != nil {
+			return nil, err
+		}
+		if len(m.found) == 0 { // analyzers require programs that compile
+			if err := m.analyze(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(m.found), func(a, b string) int {
+		x, y := m.found[a], m.found[b]
+		return cmp.Or(cmp.Compare(x.Filename, y.Filename), cmp.Compare(x.Offset, y.Offset), cmp.Compare(a, b))
+	}), nil
+}
+
+// load checks the types of all packages for an architecture.
+func (m *module) load(dir, arch string) error {
 	all, err := list(dir, arch)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	build.Default.GOARCH = arch // some analyzers read it
-	m := &module{arch: arch, set: token.NewFileSet(), parsed: map[string]*ast.File{},
-		others:   map[string]*types.Package{"unsafe": types.Unsafe},
-		packages: map[string]*packages.Package{}, found: map[string]token.Position{}}
+	m.arch, m.packages = arch, map[string]*packages.Package{}
+	m.others = map[string]*types.Package{"unsafe": types.Unsafe}
 	for _, p := range all {
 		switch own := p.Module != nil && p.Module.Main; {
 		case p.ImportPath == "unsafe": // has no declarations
@@ -64,27 +83,41 @@ func Check(dir, arch string) ([]string, error) {
 			err = m.check(p)
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if len(m.found) == 0 { // analyzers require programs that compile
-		graph, err := checker.Analyze(analyzers, slices.Collect(maps.Values(m.packages)), nil)
-		if err != nil {
-			return nil, err
+	return nil
+}
+
+// analyze applies the analyzers to the packages that they have not seen with the same files. A package with tests in it
+// is seen only together with them.
+func (m *module) analyze() error {
+	build.Default.GOARCH = m.arch // some analyzers read it
+	var roots []*packages.Package
+	for id, p := range m.packages {
+		withTests := fmt.Sprintf("%s [%s.test]", p.PkgPath, strings.TrimSuffix(p.PkgPath, "_test"))
+		if id != withTests && (id != p.PkgPath || m.packages[withTests] != nil) { // or it has the files of another one
+			continue
 		}
-		for a := range graph.All() {
-			if a.Err != nil {
-				return nil, fmt.Errorf("%v: %w", a, a.Err)
-			}
-			for _, d := range a.Diagnostics {
-				m.report(d.Pos, d.Message)
-			}
+		files := id + ": " + strings.Join(p.GoFiles, " ")
+		if !m.analyzed[files] || len(p.OtherFiles) > 0 {
+			m.analyzed[files] = true
+			roots = append(roots, p)
 		}
 	}
-	return slices.SortedFunc(maps.Keys(m.found), func(a, b string) int {
-		x, y := m.found[a], m.found[b]
-		return cmp.Or(cmp.Compare(x.Filename, y.Filename), cmp.Compare(x.Offset, y.Offset), cmp.Compare(a, b))
-	}), nil
+	graph, err := checker.Analyze(analyzers, roots, nil)
+	if err != nil {
+		return err
+	}
+	for a := range graph.All() {
+		if a.Err != nil {
+			return fmt.Errorf("%v: %w", a, a.Err)
+		}
+		for _, d := range a.Diagnostics {
+			m.report(d.Pos, d.Message)
+		}
+	}
+	return nil
 }
 
 // list returns the module's packages, their tests, and what these import, each package after its imports.
@@ -111,13 +144,16 @@ func list(dir, arch string) (all []listed, err error) {
 
 // A module is the state of one check.
 type module struct {
+	set      *token.FileSet
+	parsed   map[string]*ast.File
+	analyzed map[string]bool // packages with their files
+	found    map[string]token.Position
+
+	// for one architecture
 	arch   string
-	set    *token.FileSet
-	parsed map[string]*ast.File
 	others map[string]*types.Package // of other modules, without the bodies of functions
 	// by go list's ImportPath, which distinguishes a package from its variant with tests
 	packages map[string]*packages.Package
-	found    map[string]token.Position
 }
 
 func (m *module) report(at token.Pos, text string) {
@@ -125,15 +161,31 @@ func (m *module) report(at token.Pos, text string) {
 	m.found[fmt.Sprintf("%s: %s", p, text)] = p
 }
 
+// files parses files, each once.
+func (m *module) files(names []string, mode parser.Mode) (all []*ast.File, err error) {
+	for _, name := range names {
+		if m.parsed[name] == nil {
+			if m.parsed[name], err = parser.ParseFile(m.set, name, nil, mode|parser.SkipObjectResolution); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, m.parsed[name])
+	}
+	return all, nil
+}
+
 // declare reads the declarations of another module's package.
 func (m *module) declare(l listed) error {
-	var files []*ast.File
-	for _, name := range l.absolute(l.GoFiles) {
-		f, err := parser.ParseFile(m.set, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
+	files, err := m.files(l.absolute(l.GoFiles), 0)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		for _, d := range f.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil {
+				d.Body = new(ast.BlockStmt) // which is ignored
+			}
 		}
-		files = append(files, f)
 	}
 	config := types.Config{Sizes: types.SizesFor("gc", m.arch), IgnoreFuncBodies: true, DisableUnusedImportCheck: true,
 		Importer: importerFunc(func(path string) (*types.Package,
@@ -172,15 +224,9 @@ func (m *module) check(l listed) error {
 		GoFiles:    l.absolute(l.GoFiles), OtherFiles: l.absolute(l.SFiles),
 		IgnoredFiles: l.absolute(append(l.IgnoredGoFiles, l.IgnoredOtherFiles...)),
 		Imports:      map[string]*packages.Package{}}
-	for _, name := range p.GoFiles {
-		if m.parsed[name] == nil {
-			f, err := parser.ParseFile(m.set, name, nil, parser.ParseComments|parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			m.parsed[name] = f
-		}
-		p.Syntax = append(p.Syntax, m.parsed[name])
+	var err error
+	if p.Syntax, err = m.files(p.GoFiles, parser.ParseComments); err != nil {
+		return err
 	}
 	p.TypesInfo = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{},
 		Defs: map[*ast.Ident]types.Object{},

@@ -24,21 +24,40 @@ var base = map[string]string{
 	"b/b.go":       "package b\n\nimport \"example.com/m/a\"\n\nvar B = 1\n\nfunc F() { a.Logf(\"%d\", B) }\n",
 }
 
+// The project's own code. packaging is built for other architectures by its own tests.
+func TestProject(t *testing.T) {
+	needs.Tree(t)
+	none(t, must.Get(Check("../..", "amd64", "arm64"))(t))
+}
+
+func TestPackaging(t *testing.T) {
+	needs.Long(t)
+	none(t, must.Get(Check("../../packaging", "amd64"))(t))
+}
+
+func none(t *testing.T, found []string) {
+	for _, f := range found {
+		t.Error(f)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	needs.Long(t)
 	for _, c := range []struct {
 		name, file, text string
-		arch, want       string // want is the finding, "" for none
+		archs, want      string // want is the finding, "" for none
 	}{
-		{name: "nothing wrong", arch: "amd64"},
-		{name: "nothing wrong for arm64", arch: "arm64"},
+		{name: "nothing wrong", archs: "amd64"},
+		{name: "nothing wrong for both", archs: "amd64 arm64"},
 		{"type error", "b/c.go", "package b\n\nvar c int = \"\"\n", "amd64", "b/c.go:3:13: cannot use \"\" (untyped string constant) as int value in variable declaration"},
-		{"type error on arm64 alone", "b/c_arm64.go", "package b\n\nvar c int = \"\"\n", "arm64", "b/c_arm64.go:3:13: cannot use"},
+		{"type error on arm64 alone", "b/c_arm64.go", "package b\n\nvar c int = \"\"\n", "amd64 arm64", "b/c_arm64.go:3:13: cannot use"},
 		{"it is not seen on amd64", "b/c_arm64.go", "package b\n\nvar c int = \"\"\n", "amd64", ""},
-		{"type error in a test", "b/b_test.go", "package b\n\nvar c int = \"\"\n", "arm64", "b/b_test.go:3:13: cannot use"},
+		{"type error in a test", "b/b_test.go", "package b\n\nvar c int = \"\"\n", "amd64 arm64", "b/b_test.go:3:13: cannot use"},
 		{"unused variable", "b/c.go", "package b\n\nfunc c() { x := 1 }\n", "amd64", "b/c.go:3:12: declared and not used: x"},
 		{"format of a wrapper", "b/c.go", "package b\n\nimport \"example.com/m/a\"\n\nfunc c() { a.Logf(\"%d\", \"\") }\n", "amd64", "b/c.go:5:20: example.com/m/a.Logf format %d has arg \"\" of wrong type string"},
-		{"assembly for arm64", "a/a_arm64.s", "TEXT ·sum(SB), 4, $0-32\n\tRET\n", "arm64", "a/a_arm64.s:1:1: [arm64] sum: wrong argument size 32; expected $...-24"},
+		{"format in a package with tests", "a/c.go", "package a\n\nfunc c() { Logf(\"%d\", \"\") }\n", "amd64 arm64", "a/c.go:3:18: example.com/m/a.Logf format %d has arg \"\" of wrong type string"},
+		{"format in a file for arm64", "b/c_arm64.go", "package b\n\nimport \"example.com/m/a\"\n\nfunc c() { a.Logf(\"%d\", \"\") }\n", "amd64 arm64", "b/c_arm64.go:5:20: example.com/m/a.Logf format"},
+		{"assembly for arm64", "a/a_arm64.s", "TEXT ·sum(SB), 4, $0-32\n\tRET\n", "amd64 arm64", "a/a_arm64.s:1:1: [arm64] sum: wrong argument size 32; expected $...-24"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -51,7 +70,7 @@ func TestCheck(t *testing.T) {
 				must.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
 				must.OK(t, os.WriteFile(file, []byte(text), 0o644))
 			}
-			found := must.Get(Check(dir, c.arch))(t)
+			found := must.Get(Check(dir, strings.Fields(c.archs)...))(t)
 			var want []string
 			if c.want != "" {
 				want = []string{filepath.Join(dir, c.want)}
