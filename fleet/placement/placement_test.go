@@ -172,6 +172,7 @@ func changes(before, after map[string][]string, except string) (n, most int) {
 // When a member leaves and joins again, the other members change few peers: each of its probers replaces it, and few
 // other pairs change. The number does not grow with the fleet.
 func TestMovesFew(t *testing.T) {
+	needs.Long(t)
 	const k, m = 20, 3
 	for _, n := range []int{300, 3000} {
 		for _, l := range layouts {

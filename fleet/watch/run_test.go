@@ -27,6 +27,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // scripted is a target whose replies to its first probes are impaired; it answers no others.
@@ -224,6 +225,7 @@ func listenService(t *testing.T) *lockedText {
 
 // The watch's counts are those of its targets, each with another fault, through sockets and through a card.
 func TestRun(t *testing.T) {
+	needs.Long(t)
 	const labels = `proto="%s",target="%[1]s:%[2]s:%[3]d"`
 	for _, transport := range []string{"socket", "raw"} {
 		t.Run(transport, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/internal/evidence"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -22,6 +23,7 @@ import (
 
 // A signal in each stage of `responder probe` ends it: the device is as it was, and the file is written.
 func TestSignals(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		stage  evidence.Stage
 		signal syscall.Signal

@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // idle is a device that only polls. The test defines Serve.
@@ -52,6 +53,7 @@ var garbage []byte
 
 // When the heap has grown past its bound, the loops are stopped for one collection and started again.
 func TestCollectionBetweenLoops(t *testing.T) {
+	needs.Long(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var starts atomic.Int64
 	cycles := func() uint64 { // as the runtime counts them

@@ -24,6 +24,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
@@ -231,6 +232,7 @@ func TestPrintUndone(t *testing.T) {
 // check fails with the number of findings that are more than notes, and tests the guard of each core that a real-time
 // loop would have.
 func TestCheckCounts(t *testing.T) {
+	needs.Long(t)
 	for set, guards := range map[string]int{"cpu.priority=0": 0, "cpu.priority=1": 1} {
 		var out strings.Builder
 		err := checkCommand([]string{"-set", set}, &out, nil)

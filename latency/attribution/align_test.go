@@ -12,6 +12,7 @@ import (
 
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const epoch = int64(1_700_000_000e9)
@@ -247,6 +248,7 @@ func rowTotals(r *Result) (sum int64) {
 // clocks tells the sides, and so does a responder that is certainly the one that answered, if it has too few gaps to
 // have caused more: at most one in twenty is attributed to a wrong side.
 func TestAddResponderWithoutAlignment(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []plan{{}, {far: 3}, {far: 5, offset: -900e6, drift: 70e-6}, {short: 20_000, offset: 999e6}} {
 		c.here, c.network = 100, 900-c.far
 		r, l, sides := c.build()
@@ -314,7 +316,7 @@ func TestAddResponderRefuses(t *testing.T) {
 func TestAlignedSides(t *testing.T) {
 	right, wrong, none, refused, measurements := 0, 0, 0, 0, uint64(200)
 	if testing.Short() {
-		measurements = 40
+		measurements = 10
 	}
 	for seed := range measurements {
 		dice := rand.New(rand.NewPCG(seed, 7))
@@ -406,6 +408,7 @@ func TestAlignmentIsWithinItsBound(t *testing.T) {
 // Strictly periodic gaps fit at many differences of the clocks. Few are followed, and what is the same by all of them
 // is attributed; many are refused, with their number. Knowing the clocks better excludes all but one.
 func TestPeriodicGaps(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []plan{
 		{period: 4e6, length: 100_000, far: 300, network: 100},
 		{period: 250e6, length: 2_000_000, far: 200, here: 50, network: 100},
@@ -501,7 +504,11 @@ func TestAgree(t *testing.T) {
 
 // The report of another host, or of another time of the same, explains nothing and is refused.
 func TestWrongReportIsRefused(t *testing.T) {
-	for seed := range uint64(40) {
+	measurements := uint64(40)
+	if testing.Short() {
+		measurements = 10
+	}
+	for seed := range measurements {
 		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100,
 			short: int(seed%10) * 2000}
 		r, _, _ := c.build()

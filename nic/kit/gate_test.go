@@ -107,7 +107,7 @@ func TestUnpinnedLoopParks(t *testing.T) {
 			check.OK(t, g.Park())
 		})
 		synctest.Wait()
-		must.OK(t, g.alone(nil, func() error { time.Sleep(time.Minute + nap/2); return nil }))
+		must.OK(t, g.alone(nil, func() error { time.Sleep(time.Second + nap/2); return nil }))
 		check.Equal(t, g.parked.Load(), 0, "%d loops are still parked")
 		over.Wait()
 	})

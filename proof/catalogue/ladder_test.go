@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/programs"
 	"github.com/rebound-nic/rebound/sim"
@@ -164,6 +165,7 @@ var ladders = []ladder{
 // Whatever a card refuses, the driver falls back, reports it once with the reason in the log and in Info, and answers
 // requests.
 func TestLadder(t *testing.T) {
+	needs.Long(t)
 	t.Cleanup(mmio.PushToMemory()) // MOVDIR64B needs no write combining
 	for _, c := range ladders {
 		t.Run(c.name, func(t *testing.T) {

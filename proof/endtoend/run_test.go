@@ -24,6 +24,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // readReport returns the report of a bench that has succeeded.
@@ -266,6 +267,7 @@ func TestThroughRouter(t *testing.T) {
 
 // If a target stops answering, the headline and the exit status say so.
 func TestTargetThatStopsAnswering(t *testing.T) {
+	needs.Long(t)
 	c := must.Get(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer c.Close()
 	go func() {

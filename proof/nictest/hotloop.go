@@ -279,6 +279,7 @@ func StackAccesses(t testing.TB, pkg, fn string, most int) {
 		t.Logf("stack accesses of %s are not counted on %s", fn, runtime.GOARCH)
 		return
 	}
+	needs.Long(t) // as HotLoop
 	code := must.Get(machineCode(pkg, fn))(t)
 	if n := len(stackOperand.FindAllString(code, -1)); n > most {
 		t.Errorf("%s.%s: %d stack accesses, want at most %d", pkg, fn, n, most)

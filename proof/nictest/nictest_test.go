@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 )
 
 func TestToyConforms(t *testing.T) { Run(t, toyHarness(none)) }
 
 func TestToyConformsOverVFIOUser(t *testing.T) {
+	needs.Long(t)
 	h := toyHarness(none)
 	h.VFIOUser = true
 	Run(t, h)
@@ -54,6 +56,7 @@ func (r *recorder) run(check func(*rig), h Harness) {
 }
 
 func TestChecksFindTheirBug(t *testing.T) {
+	needs.Long(t)
 	defer func(l time.Duration) { linger = l }(linger)
 	linger = 200 * time.Millisecond // real time, during which a driver that sleeps in Serve answers nothing
 	for _, c := range []struct {

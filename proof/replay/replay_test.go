@@ -133,6 +133,7 @@ func TestRoundTrip(t *testing.T) {
 
 // A probe file says which module or cable is plugged in, without its serial number.
 func TestModule(t *testing.T) {
+	needs.Long(t)
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	for name, m := range map[string]sim.Model{
 		"ixgbe":           ixgbesim.New(ixgbesim.Options{MAC: mac}),
@@ -162,6 +163,7 @@ func TestModule(t *testing.T) {
 
 // If a card refuses something, so does its replay: the driver falls back or fails in the same way.
 func TestRefusals(t *testing.T) {
+	needs.Long(t)
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	refusingENA := enasim.New(enasim.Options{MAC: mac})
 	first := true

@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/golden"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // TestEachBitOfCommands executes every command, and then with each bit of its modifiers and its mailbox inverted. The
 // file has what the device answers and what it reports.
 func TestEachBitOfCommands(t *testing.T) {
+	needs.Long(t)
 	var b strings.Builder
 	for _, op := range slices.Sorted(maps.Keys(commandTable())) {
 		x := newRig(t, Options{})

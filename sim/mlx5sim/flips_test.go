@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/golden"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
 
 // TestEachBitOfCommands executes every command with the numbers of existing objects, and with each bit of its input
 // inverted. The file has what the device answers and what it reports.
 func TestEachBitOfCommands(t *testing.T) {
+	needs.Long(t)
 	for name, p := range map[string]Profile{"connectx5": ConnectX5} {
 		var b strings.Builder
 		for _, op := range slices.Sorted(maps.Keys(commandTable())) {

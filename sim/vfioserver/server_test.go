@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/vfiouser/proto"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/toysim"
 	"github.com/rebound-nic/rebound/sim/vfioserver"
@@ -266,6 +267,7 @@ func TestManyPostedWrites(t *testing.T) {
 // With an IOMMU, QEMU sends a map for each 4 KiB of a guest's memory region: 262,144 of them for 1 GiB, more than
 // VFIO's limit.
 func TestMemoryRegionInPages(t *testing.T) {
+	needs.Long(t)
 	p, sock := served(t, toysim.New([6]byte{2}))
 	const page, pages, batch = 4096, 1<<16 + 64, 64
 	mem := must.Get(unix.MemfdCreate("region", unix.MFD_CLOEXEC))(t)

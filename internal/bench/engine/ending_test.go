@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func TestPortFails(t *testing.T) {
@@ -62,6 +63,7 @@ func TestAwayAtTheEnd(t *testing.T) {
 
 // A stopped run ends at once. A probe whose reply could still come is neither sent nor lost.
 func TestStop(t *testing.T) {
+	needs.Long(t)
 	for _, rate := range []float64{0, 100000} {
 		for _, answered := range []bool{true, false} {
 			f := &fake{}

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func TestFarStall(t *testing.T) {
@@ -38,6 +39,7 @@ func TestFarStall(t *testing.T) {
 // Probe 2 is lost, probe 5's reply comes after its timeout while probe 6 waits, probe 8 is answered twice, probe 9 only
 // by a corrupt reply, probe 10 by a corrupt and a good one.
 func TestClosedLoop(t *testing.T) {
+	needs.Long(t)
 	f := &fake{}
 	var held []byte
 	f.onSend = func(n int, b []byte) {
@@ -129,6 +131,7 @@ func TestTooLate(t *testing.T) {
 // Gaps during the warm-up say nothing about the round trips, and of one that lasts beyond it only the rest counts. The
 // gap here is far longer than a busy machine delays a few probes.
 func TestGapOfTheMeasuredPart(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		rate        float64
 		warmup      time.Duration
@@ -217,6 +220,7 @@ func answerTo(question []byte) func([]byte) []byte {
 
 // Gap includes every delay of the bench itself: while it polls for a reply, while it sends, and in between.
 func TestEveryStallIsRecorded(t *testing.T) {
+	needs.Long(t)
 	const stall = 30 * time.Millisecond
 	for _, rate := range []float64{0, 1000, 100000} {
 		for _, where := range []string{"send", "receive"} {
@@ -260,6 +264,7 @@ func TestPauseBetweenRunsIsNoGap(t *testing.T) {
 // A sender that cannot reach its rate ends early with an error that has both rates. One that was not running for a
 // while catches up.
 func TestBehind(t *testing.T) {
+	needs.Long(t)
 	f := &fake{}
 	f.onSend = func(_ int, b []byte) { spin(20 * time.Microsecond); f.reply(b, 0) }
 	s, _ := stream(t, f, 1e6, 20*time.Second, nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -29,6 +30,7 @@ func (w *wired) Recv(buf []byte) (int, int64, error) {
 }
 
 func TestCountsOfAWire(t *testing.T) {
+	needs.Long(t)
 	for name, i := range map[string]sim.Impairment{
 		"nothing":          {Delay: 200 * time.Microsecond},
 		"loss":             {Delay: 200 * time.Microsecond, Loss: 0.03, Seed: 1},

@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	compared "github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // outcomeCase is a text of a tool, and what is read from it.
@@ -194,6 +195,10 @@ func TestNoLineIsDroppedSilently(t *testing.T) {
 	size := func(m *measurement) int64 {
 		return m.size() + int64(len(m.points)) + min(m.count, 1) + m.counts.Sent + m.counts.Lost
 	}
+	changes := 80 // of each file
+	if testing.Short() {
+		changes = 20
+	}
 	for _, c := range lineFiles(t) {
 		failed := 0
 		lines := strings.SplitAfter(c.text, "\n")
@@ -203,7 +208,7 @@ func TestNoLineIsDroppedSilently(t *testing.T) {
 			t.Errorf("%s: %v, %+v", c.name, err, whole)
 			continue
 		}
-		for range 80 {
+		for range changes {
 			i := random.IntN(len(lines))
 			changed := slices.Clone(lines)
 			if b := []byte(lines[i]); random.IntN(3) > 0 || !c.summed {
@@ -377,6 +382,7 @@ func TestPackedFiles(t *testing.T) {
 }
 
 func TestDecompressionBombs(t *testing.T) {
+	needs.Long(t)
 	z := must.Get(zstd.NewWriter(nil))(t)
 	bomb := z.EncodeAll(make([]byte, maxFile+10), nil)
 	check.Fails(t, "a bomb", check.Err(Read(write(t, "x", string(bomb)), Options{})), errFormat,

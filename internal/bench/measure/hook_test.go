@@ -12,6 +12,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 func TestRun(t *testing.T) {
@@ -35,6 +36,7 @@ func TestRun(t *testing.T) {
 
 // A hook that takes too long is killed with what it started.
 func TestSlowHook(t *testing.T) {
+	needs.Long(t)
 	pid := filepath.Join(t.TempDir(), "pid")
 	// The shell has to reach the sleep command, on a machine that may delay it by a second.
 	h := Hook{Name: "b", Command: "echo starting; sleep 1000 & echo $! > " + pid + "; wait", Within: 5 * time.Second}
@@ -46,6 +48,7 @@ func TestSlowHook(t *testing.T) {
 // Run does not wait for background processes of a hook, which keep running: neither for their end, nor longer for their
 // output than the hook may take.
 func TestBackground(t *testing.T) {
+	needs.Long(t)
 	defer func(was time.Duration) { grace = was }(grace)
 	for _, c := range []struct{ grace, within time.Duration }{{grace, time.Minute},
 		{6 * time.Second, 5 * time.Second}} {

@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/echohost"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/efasim"
 	"github.com/rebound-nic/rebound/sim/simtest"
 )
@@ -75,6 +76,7 @@ func TestRunOverCard(t *testing.T) {
 // Messages go from one queue pair for each service to those whose addresses the target hands over. What does not fit
 // says why.
 func TestMessages(t *testing.T) {
+	needs.Long(t)
 	log := slog.New(slog.DiscardHandler)
 	_, cable, near := simtest.Serve(t, efasim.New(efasim.Options{MAC: nearMAC}))
 	model, _, there := simtest.Serve(t, efasim.New(efasim.Options{MAC: farMAC}))

@@ -73,6 +73,9 @@ func TestSessions(t *testing.T) {
 		return fmt.Sprintf("target=127.0.0.1,transport=socket,proto=%s,port=%d,timeout=%s,%s", proto, port, timeout, more)
 	}
 	file := filepath.Join(t.TempDir(), "ran")
+	// rows in which a target is silent for a second or longer
+	slow := []string{"a target that does not answer after the command", "a load and a silent target", "a closed port",
+		"no reflector", "a target that stops"}
 	for _, c := range []struct {
 		name     string
 		variants []string
@@ -126,7 +129,7 @@ func TestSessions(t *testing.T) {
 		{"a watched core", []string{to("udp", echo, "name=a")}, func(o *Plan) { o.Watch, o.Live = true, true }, 1, "", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if strings.Contains(c.fails, "after the hook") {
+			if slices.Contains(slow, c.name) {
 				needs.Long(t)
 			}
 			var variants []Settings
@@ -177,6 +180,7 @@ func TestSessions(t *testing.T) {
 // How runs are divided into slices. While they are measured there is a report of those before, and at the end of all
 // until a signal.
 func TestSlices(t *testing.T) {
+	needs.Long(t)
 	echo := answering(t, func(_ int, b []byte) []byte { return b })
 	for _, c := range []struct {
 		name    string

@@ -147,6 +147,7 @@ func (w *interrupted) Send(b []byte) error {
 // Drops of probes that are no longer awaited after an interruption are not assigned to the probes sent: the parts add
 // up.
 func TestInterruptedDrops(t *testing.T) {
+	needs.Long(t)
 	clock := must.Get(latency.NewClock())(t)
 	w := &interrupted{moody: moody{silent: 3}, probes: 20}
 	s := datagrams(w, &card{info: nic.Info{Driver: "afpacket", Backend: nic.Socket}, drops: 3}, time.Minute)

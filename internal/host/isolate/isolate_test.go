@@ -20,6 +20,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // machine is a fake machine with four CPUs in a folder.
@@ -438,6 +439,7 @@ func (m *machine) run(cpus ...int) (said []string) {
 // What each step says on a machine that can do all, and where one file is missing or has an unexpected content, or one
 // write is refused. Only steps that say something else are recorded. Whatever is missing, all is restored.
 func TestRefusals(t *testing.T) {
+	needs.Long(t)
 	var text strings.Builder
 	usual := newMachine(t, nil).run(3)
 	fmt.Fprintf(&text, "the usual machine\n  %s\n", strings.Join(usual, "\n  "))

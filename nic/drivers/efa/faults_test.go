@@ -83,6 +83,7 @@ func TestClientRecovers(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
+	needs.Long(t)
 	x := start(t, efasim.Options{}, nic.EchoUD).serve()
 	x.m.Post(amazon.Event{Group: amazon.GroupWarning, Syndrome: 3})
 	x.m.Post(amazon.Event{Group: amazon.GroupNotification, Syndrome: 4})

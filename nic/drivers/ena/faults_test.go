@@ -149,7 +149,8 @@ func TestRecovers(t *testing.T) {
 		{"fatal error", 13, "resets_fatal_error", func(x *live) { x.m.Fail() }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "suspended permanently" { // for ten seconds
+			switch c.name {
+			case "keep-alive withheld", "admin queue stalled", "transmit stuck", "suspended permanently": // for seconds
 				needs.Long(t)
 			}
 			t.Parallel()
@@ -443,6 +444,7 @@ func TestRecommended(t *testing.T) {
 // TestMeasuredPush: where the memory type of BAR 2 is unknown, the first replies are timed. They reach the wire as all
 // others do.
 func TestMeasuredPush(t *testing.T) {
+	needs.Long(t)
 	was := kit.MeasurePush
 	t.Cleanup(func() { kit.MeasurePush = was }) // after the loops have ended
 	t.Cleanup(mmio.PushToMemory())

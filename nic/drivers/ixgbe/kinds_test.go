@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/ixgbe"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
@@ -92,6 +93,7 @@ func TestPHY(t *testing.T) {
 
 // TestSemaphores: owners that died, drivers and firmware, do not keep the X540 forever.
 func TestSemaphores(t *testing.T) {
+	needs.Long(t)
 	m := ixgbesim.New(ixgbesim.Options{Kind: ixgbesim.X540})
 	_, fn := host(t, m)
 	w := must.Get(fn.BAR(0))(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
@@ -58,6 +59,7 @@ func keepReceiving(t *testing.T, d *ixgbe.Device) (stop func()) {
 // TestModuleLater: a module that is plugged in after the start is identified and configured, and one that replaces it,
 // too.
 func TestModuleLater(t *testing.T) {
+	needs.Long(t)
 	m := ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Empty})
 	p, fn := host(t, m)
 	wire(p)
@@ -85,6 +87,7 @@ func TestModuleLater(t *testing.T) {
 // TestModuleExchanged: a module that is exchanged while the port is being configured for the one before is identified
 // and configured, too.
 func TestModuleExchanged(t *testing.T) {
+	needs.Long(t)
 	m := ixgbesim.New(ixgbesim.Options{Module: ixgbesim.Empty})
 	p, fn := host(t, m)
 	wire(p)

@@ -11,12 +11,14 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/ixgbesim"
 )
 
 // TestModules: the SFP+ module's type is reported and configured from the EEPROM, and a dual-rate module is set to 10
 // Gb/s.
 func TestModules(t *testing.T) {
+	needs.Long(t)
 	for _, c := range []struct {
 		name   string
 		module ixgbesim.Module

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
@@ -195,6 +196,7 @@ func TestBesideAvailable(t *testing.T) {
 
 // A device that the kernel resets is opened again when it is back.
 func TestBesideRestart(t *testing.T) {
+	needs.Long(t)
 	x := newBeside(t)
 	x.Open(nic.Options{})
 	x.Restarts("device_fatal", func() { x.kernel.Recovers(); x.kernel.Event(8) })

@@ -63,6 +63,7 @@ var dedicated = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAd
 
 // The addresses are the responder's own, so that pings are diverted.
 func TestConformanceBeside(t *testing.T) {
+	needs.Long(t)
 	nictest.Run(t, besideHarness(mlx4.Options{Dedicated: dedicated}))
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -25,6 +26,7 @@ func TestEachCommandRefused(t *testing.T) {
 }
 
 func TestCommandWithheld(t *testing.T) {
+	needs.Long(t)
 	for op, name := range map[uint16]string{0x004: "QUERY_FW", 0xFFF: "MAP_FA", 0x007: "INIT_HCA", 0x013: "SW2HW_EQ",
 		0x01A: "INIT2RTR_QP", 0x009: "INIT_PORT"} {
 		t.Run(name, func(t *testing.T) {
@@ -38,6 +40,7 @@ func TestCommandWithheld(t *testing.T) {
 
 // An unsuitable card is refused with one clear error, and nothing stays mapped.
 func TestWrongCard(t *testing.T) {
+	needs.Long(t)
 	for name, c := range map[string]struct {
 		o    mlx4sim.Options
 		is   error
@@ -107,6 +110,7 @@ func TestDiesDuringCommand(t *testing.T) {
 
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
+	needs.Long(t)
 	var stuck atomic.Bool
 	x := openRig(t, mlx4sim.Options{Withhold: func(op uint16) bool { return op == 0x043 && stuck.Load() }},
 		nic.Options{})
@@ -133,6 +137,7 @@ func (l *late) WriteBAR(bar int, off uint64, p []byte) error {
 // A command that firmware begins after the driver stopped waiting writes to no memory, although Close writes to the
 // card.
 func TestCloseAfterLateCommand(t *testing.T) {
+	needs.Long(t)
 	m := mlx4sim.New(mlx4sim.Options{})
 	card := &late{Model: m}
 	x := newRigOf(t, m, card)
@@ -144,6 +149,7 @@ func TestCloseAfterLateCommand(t *testing.T) {
 
 // If pushed WQEs are never sent, the queue switches to doorbells and reports that.
 func TestBlueFlameGivenUp(t *testing.T) {
+	needs.Long(t)
 	x := openRig(t, mlx4sim.Options{}, nic.Options{})
 	x.model.Pause(true) // as if nothing had arrived
 	x.Served(func() {

@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/polling"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -203,6 +204,7 @@ func TestNoSubnetManager(t *testing.T) {
 // The driver follows changes by a subnet manager: a new LID, a new manager, a request to register again, and the port
 // down and up.
 func TestSubnetChanges(t *testing.T) {
+	needs.Long(t)
 	x := newSubnetRig(t, mlx4sim.Options{})
 	x.Open(nic.Options{})
 	p := x.fabric.Ports[0]
@@ -246,6 +248,7 @@ func TestSubnetChanges(t *testing.T) {
 
 // A fault of the device is logged, counted, and repaired by a restart, after which the port is a member again.
 func TestInfiniBandRecovery(t *testing.T) {
+	needs.Long(t)
 	for name, c := range map[string]struct {
 		spoil func(x *subnetRig)
 		says  string

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // The start is Linux's, command by command, and Close undoes all of it in reverse order.
@@ -168,6 +169,7 @@ func b2u(b bool) uint64 {
 
 // Each thing that can be wrong with a card has one error that names it, and leaves nothing mapped.
 func TestRefusals(t *testing.T) {
+	needs.Long(t)
 	refuse := func(op opcode, status Status) func(*script) {
 		return func(s *script) {
 			s.answer = func(c sent) (Status, mailbox, uint64) {
@@ -250,6 +252,7 @@ func TestRefusals(t *testing.T) {
 
 // A command that firmware did not complete is the last one: its mailboxes are still firmware's.
 func TestStuckCommandIsTheLast(t *testing.T) {
+	needs.Long(t)
 	s := newScript(t)
 	d := must.Get(s.open(nic.Options{}, Options{}))(t)
 	s.silent = opQueryPort

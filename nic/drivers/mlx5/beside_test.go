@@ -19,6 +19,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -253,6 +254,7 @@ func TestBesideAvailable(t *testing.T) {
 // A device that the kernel resets is opened again when it is back, unless its address has changed: the rules and the
 // replies use the old one.
 func TestBesideRestart(t *testing.T) {
+	needs.Long(t)
 	bothKinds(t, func(t *testing.T, x *besideRig) {
 		x.Open(nic.Options{})
 		x.Restarts("device_fatal", func() { x.kernel.Recovers(); x.kernel.Event(verbs.EventDeviceFatal) })
@@ -273,6 +275,7 @@ func TestBesideRestart(t *testing.T) {
 
 // An interface that is renamed or moved away ends the responder.
 func TestBesideInterfaceGone(t *testing.T) {
+	needs.Long(t)
 	defer func(d time.Duration) { kit.ComesBack = d }(kit.ComesBack)
 	kit.ComesBack = 0 // after a few attempts
 	x := newBesideICMP(t)
@@ -301,6 +304,7 @@ func TestBesideTaken(t *testing.T) {
 
 // A process that is killed at any moment leaves nothing on the card.
 func TestBesideKilled(t *testing.T) {
+	needs.Long(t)
 	bothKinds(t, func(t *testing.T, x *besideRig) { x.Killed(&x.kernel.Calls, &x.kernel.DieAt, x.kernel.Kill) })
 }
 

@@ -89,10 +89,14 @@ var (
 	withoutContexts = mlx5sim.Options{Profile: mlx5sim.ConnectX5, NoUCTX: true}
 )
 
-func TestConformanceBeside(t *testing.T) { nictest.Run(t, besideHarness(withParser, mlx5.Options{})) }
+func TestConformanceBeside(t *testing.T) {
+	needs.Long(t)
+	nictest.Run(t, besideHarness(withParser, mlx5.Options{}))
+}
 
 // The addresses are the responder's own, so that pings are diverted.
 func TestConformanceBesideRawPackets(t *testing.T) {
+	needs.Long(t)
 	h := besideHarness(withoutContexts, mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1"),
 		netip.MustParseAddr("192.0.2.2")}})
 	h.IPv4 = true
@@ -100,6 +104,7 @@ func TestConformanceBesideRawPackets(t *testing.T) {
 }
 
 func TestBesideMixedTraffic(t *testing.T) {
+	needs.Long(t)
 	pings := []string{"ping, IPv4", "ping, IPv6"}
 	dedicated := mlx5.Options{Dedicated: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	dedicatedMix := nictest.Mix{Stays: pings[1:], Refuses: []string{"echo reply, IPv4", "ICMP error, IPv4",

@@ -9,6 +9,7 @@ import (
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx5"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/needs"
 	devrig "github.com/rebound-nic/rebound/proof/nictest/rig"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx5sim"
@@ -84,6 +85,7 @@ func TestEachCommandRefused(t *testing.T) {
 }
 
 func TestCommandWithheld(t *testing.T) {
+	needs.Long(t)
 	for op, name := range map[uint16]string{0x104: "ENABLE_HCA", 0x108: "MANAGE_PAGES", 0x102: "INIT_HCA",
 		0x802: "ALLOC_UAR", 0x301: "CREATE_EQ",
 		0x904: "CREATE_SQ", 0x936: "SET_FLOW_TABLE_ENTRY"} {
@@ -96,6 +98,7 @@ func TestCommandWithheld(t *testing.T) {
 }
 
 func TestFirmwareThatDoesNotStart(t *testing.T) {
+	needs.Long(t)
 	for name, c := range map[string]struct {
 		o    mlx5sim.Options
 		is   error
@@ -177,6 +180,7 @@ func TestRecovery(t *testing.T) {
 
 // After a command that firmware never completes, the watchdog restarts the card, and it answers again.
 func TestStuckCommand(t *testing.T) {
+	needs.Long(t)
 	var stuck atomic.Bool
 	x := openRig(t, mlx5sim.Options{Withhold: func(op uint16) bool { return op == 0x770 && stuck.Load() }},
 		nic.Options{})
