@@ -149,6 +149,10 @@ func newWireOf(t testing.TB, queues int) *wire {
 		address(l, "10.77.0.1/24")
 		address(l, "fd77::1/64")
 	})
+	await.Until(t, "the kernel has noticed the carrier", func() (up bool) { // until then it drops what is sent
+		w.here.do(t, func() { up = must.Get(netlink.LinkByName(port))(t).Attrs().OperState == netlink.OperUp })
+		return up
+	})
 	return w
 }
 

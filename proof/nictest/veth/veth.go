@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/needs"
 )
 
@@ -80,6 +81,17 @@ func NewQueues(t testing.TB, queues int) *Pair {
 	}
 	if t.Failed() {
 		t.FailNow()
+	}
+	for _, e := range []*End{&v.Host, &v.Peer} {
+		// The first interface was set up without a carrier. Until a thread of the kernel has noticed the carrier, what
+		// is sent is dropped, and not counted.
+		await.Until(t, e.Name+" is up", func() (up bool) {
+			e.Do(func() {
+				l, err := netlink.LinkByName(e.Name)
+				up = err == nil && l.Attrs().OperState == netlink.OperUp
+			})
+			return up
+		})
 	}
 	return v
 }
