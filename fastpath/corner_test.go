@@ -11,6 +11,10 @@ import (
 // A word of the message takes its checksum through every 16-bit value, including 0x0000 and 0xffff. Each reply, from
 // the snippet and from Slow, equals the oracle's bit by bit, as if its sender had computed the checksum from scratch.
 func TestEveryChecksum(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
 	ping := func(v uint16) []byte {
 		m := make([]byte, 8+18) // zeros except for the sequence number
 		m[0] = 8
@@ -38,7 +42,9 @@ func TestEveryChecksum(t *testing.T) {
 	} {
 		c := config(Strict)
 		fast, slow := responder(t, c), responder(t, c)
-		for v := range 1 << 16 {
+		frames := uint64(0)
+		for v := 0; v < 1<<16; v += step {
+			frames++
 			f := build(uint16(v))
 			want := expected(&c, f)
 			a, b := inBuffer(f), inBuffer(f)
@@ -48,7 +54,7 @@ func TestEveryChecksum(t *testing.T) {
 				t.Fatalf("%s %#04x: snippet, Slow, oracle\n%x\n%x\n%x", name, v, a, b, want)
 			}
 		}
-		if s := fast.Stats(); s.Answered() != 1<<16 {
+		if s := fast.Stats(); s.Answered() != frames {
 			t.Errorf("%s: %v", name, s)
 		}
 	}

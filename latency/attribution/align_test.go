@@ -381,7 +381,11 @@ func TestBacklog(t *testing.T) {
 // The clocks' true difference is within the stated bound, also where no round trip shows it. The bound is that of the
 // network's path: with a card's timestamps it does not matter how late this host sees a reply.
 func TestAlignmentIsWithinItsBound(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
 		c := plan{seed: seed, offset: 123_456_789 * int64(seed%8), drift: float64(seed)*9e-6 - 90e-6, far: 100,
 			network: 100, until: minute / int64(1+seed%3*4), card: int64(seed%2) * 200_000}
 		r, l, _ := c.build()
@@ -538,8 +542,12 @@ func TestWrongReportIsRefused(t *testing.T) {
 
 // A clock that was set during the measurement is found out.
 func TestClockThatWasSet(t *testing.T) {
+	seeds, halves := uint64(6), uint64(20)
+	if testing.Short() {
+		seeds, halves = 2, 5
+	}
 	for _, step := range []int64{700_000, 40_000_000, 900_000_000} {
-		for seed := range uint64(6) {
+		for seed := range seeds {
 			c := plan{seed: seed, far: 300, network: 100, step: step, after: minute * int64(2+seed) / 10}
 			r, l, _ := c.build()
 			if err := r.AddResponder(l, trips, -1); !errors.Is(err, errChanged) {
@@ -547,7 +555,7 @@ func TestClockThatWasSet(t *testing.T) {
 			}
 		}
 	}
-	for seed := range uint64(20) { // so few that only halves show it
+	for seed := range halves { // so few that only halves show it
 		r, l, _ := plan{seed: seed, far: 20, network: 10, step: 40e6, after: minute / 2}.build()
 		check.Fails(t, fmt.Sprint("seed ", seed), r.AddResponder(l, trips, -1), errChanged)
 	}

@@ -112,7 +112,11 @@ func RoundTrip(t *testing.T, table func() (*setting.Table, func() string), path 
 			t.Errorf("%s: no value changes anything", row.Key)
 		}
 	}
-	for range 50 {
+	rounds := 50
+	if testing.Short() {
+		rounds = 15
+	}
+	for range rounds {
 		bySet, ofSet := table()
 		byFile, ofFile := table()
 		byFlag, ofFlag := table()
