@@ -61,7 +61,7 @@ appliance-test: deps
 # The tests: CONTRIBUTING.md says what each of these runs. proof/suite runs the packages and prints the results.
 SUITE = $(GO) run ./proof/suite
 .PHONY: check lab flaky times mutate
-# Before each commit: types, vet, and the tests that need neither root nor a network.
+# Before each commit: types, vet, and the tests that need neither root nor a network, nor seconds.
 check:
 	@$(SUITE) check
 # Every package, and one scenario of the lab.

@@ -36,7 +36,7 @@ func Mounts(t testing.TB) {
 	}
 }
 
-// Long skips a test under -short: make check leaves out tests that take many seconds.
+// Long skips a test under -short: make check leaves out tests that compute for more than a second.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
