@@ -5,16 +5,14 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/random"
 )
 
 // A word of the message takes its checksum through every 16-bit value, including 0x0000 and 0xffff. Each reply, from
 // the snippet and from Slow, equals the oracle's bit by bit, as if its sender had computed the checksum from scratch.
 func TestEveryChecksum(t *testing.T) {
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
+	step := needs.Cases(1, 7)
 	ping := func(v uint16) []byte {
 		m := make([]byte, 8+18) // zeros except for the sequence number
 		m[0] = 8

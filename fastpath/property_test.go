@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/corpus"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/oracle"
 )
 
@@ -229,10 +230,7 @@ func TestTruncations(t *testing.T) {
 }
 
 func TestSingleByteMutations(t *testing.T) {
-	step := 1
-	if testing.Short() {
-		step = 17 // a divisor of 255
-	}
+	step := needs.Cases(1, 17) // a divisor of 255
 	each(t, func(t *testing.T, c *Config, q request) {
 		fast, slow := responder(t, *c), responder(t, *c)
 		f := bytes.Clone(q.frame)
@@ -253,10 +251,7 @@ func TestSingleByteMutations(t *testing.T) {
 
 // A million frames with several changes each. proof/differential tests any number.
 func TestRandomMutations(t *testing.T) {
-	frames := uint64(1_000_000)
-	if testing.Short() {
-		frames = 100_000
-	}
+	frames := needs.Cases(uint64(1_000_000), 100_000)
 	for _, mode := range []Mode{Strict, Open} {
 		m := corpus.NewMutator(3, uint64(mode))
 		c := config(mode)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 const authPort = 8620
@@ -232,10 +233,7 @@ func randomTLVs(rnd *rand.Rand, seq uint32) (x []byte) {
 
 // A quarter of a million random packets in a few sessions get the oracle's replies, which keeps separate sessions.
 func TestReflectorAgainstOracle(t *testing.T) {
-	packets := 240_000
-	if testing.Short() {
-		packets = 30_000
-	}
+	packets := needs.Cases(240_000, 30_000)
 	variants := map[string]func(*Config){
 		"all":            func(*Config) {},
 		"stateless":      func(c *Config) { c.Reflector.Sessions = 0 },

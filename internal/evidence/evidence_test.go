@@ -22,6 +22,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/catalogue"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
 	"github.com/rebound-nic/rebound/sim/simtest"
@@ -150,10 +151,7 @@ func TestInterruptedProbe(t *testing.T) {
 	if steps < 10 {
 		t.Fatalf("%d steps", steps)
 	}
-	step := 1
-	if testing.Short() {
-		step = 5
-	}
+	step := needs.Cases(1, 5)
 	for n := 0; n < steps; n += step {
 		f := run(t, &after{Context: context.Background(), n: n}, device, evidence.StageUp, false)
 		if !strings.Contains(f.Error, context.Canceled.Error()) || len(f.Changed) > 0 {

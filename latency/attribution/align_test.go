@@ -314,10 +314,7 @@ func TestAddResponderRefuses(t *testing.T) {
 // Over many measurements, whatever the clocks, the mixture of causes, and however busy the responder's host, at least
 // 95 % of the round trips are attributed to the planted side and at most 1 % to another.
 func TestAlignedSides(t *testing.T) {
-	right, wrong, none, refused, measurements := 0, 0, 0, 0, uint64(200)
-	if testing.Short() {
-		measurements = 10
-	}
+	right, wrong, none, refused, measurements := 0, 0, 0, 0, needs.Cases(uint64(200), 10)
 	for seed := range measurements {
 		dice := rand.New(rand.NewPCG(seed, 7))
 		c := plan{seed: seed, offset: dice.Int64N(1_800_000_000) - 900_000_000, drift: (dice.Float64() - 0.5) * 180e-6}
@@ -381,10 +378,7 @@ func TestBacklog(t *testing.T) {
 // The clocks' true difference is within the stated bound, also where no round trip shows it. The bound is that of the
 // network's path: with a card's timestamps it does not matter how late this host sees a reply.
 func TestAlignmentIsWithinItsBound(t *testing.T) {
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 6
-	}
+	seeds := needs.Cases(uint64(20), 6)
 	for seed := range seeds {
 		c := plan{seed: seed, offset: 123_456_789 * int64(seed%8), drift: float64(seed)*9e-6 - 90e-6, far: 100,
 			network: 100, until: minute / int64(1+seed%3*4), card: int64(seed%2) * 200_000}
@@ -508,10 +502,7 @@ func TestAgree(t *testing.T) {
 
 // The report of another host, or of another time of the same, explains nothing and is refused.
 func TestWrongReportIsRefused(t *testing.T) {
-	measurements := uint64(40)
-	if testing.Short() {
-		measurements = 10
-	}
+	measurements := needs.Cases(uint64(40), 10)
 	for seed := range measurements {
 		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100,
 			short: int(seed%10) * 2000}
@@ -542,10 +533,7 @@ func TestWrongReportIsRefused(t *testing.T) {
 
 // A clock that was set during the measurement is found out.
 func TestClockThatWasSet(t *testing.T) {
-	seeds, halves := uint64(6), uint64(20)
-	if testing.Short() {
-		seeds, halves = 2, 5
-	}
+	seeds, halves := needs.Cases(uint64(6), 2), needs.Cases(uint64(20), 5)
 	for _, step := range []int64{700_000, 40_000_000, 900_000_000} {
 		for seed := range seeds {
 			c := plan{seed: seed, far: 300, network: 100, step: step, after: minute * int64(2+seed) / 10}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // alpha is a level to test at.
@@ -127,10 +128,7 @@ func TestKnownTests(t *testing.T) {
 // Verdict, interval and p agree in every sample, with ties, zeros and outliers, and with an allowed drift.
 func TestOneInference(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
-	refused, tied, rounds := 0, 0, 3_000
-	if testing.Short() {
-		rounds = 600
-	}
+	refused, tied, rounds := 0, 0, needs.Cases(3_000, 600)
 	for range rounds {
 		n := 5 + rnd.IntN(8)
 		a, b := make([]float64, n), make([]float64, n)
@@ -185,10 +183,7 @@ func TestOneInference(t *testing.T) {
 // The level holds with tied values and for every distribution.
 func TestLevelWithTies(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	rounds := 8_000
-	if testing.Short() {
-		rounds = 1_000
-	}
+	rounds := needs.Cases(8_000, 1_000)
 	for _, n := range []int{8, 11} {
 		for _, values := range []int{2, 3, 10, 1 << 40} {
 			wrong := map[string]int{}

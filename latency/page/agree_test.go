@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/compare"
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -99,10 +100,7 @@ var (
 // percentiles are those of the samples.
 func TestNumbersAgree(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(22, 5))
-	n := 60
-	if testing.Short() {
-		n = 15
-	}
+	n := needs.Cases(60, 15)
 	for i := range n {
 		r := randomReport(rnd, uint64(i+1))
 		other := randomReport(rnd, 1<<20+uint64(i))

@@ -44,6 +44,14 @@ func Long(t testing.TB) {
 	}
 }
 
+// Cases returns usual, or short under -short: how many cases a test has, or the step between two.
+func Cases[T any](usual, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return usual
+}
+
 // Programs skips a test if a program is missing.
 func Programs(t testing.TB, names ...string) {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/random"
 )
 
@@ -112,10 +113,7 @@ func RoundTrip(t *testing.T, table func() (*setting.Table, func() string), path 
 			t.Errorf("%s: no value changes anything", row.Key)
 		}
 	}
-	rounds := 50
-	if testing.Short() {
-		rounds = 15
-	}
+	rounds := needs.Cases(50, 15)
 	for range rounds {
 		bySet, ofSet := table()
 		byFile, ofFile := table()

@@ -108,18 +108,12 @@ func tests(pkgs []string, flags ...string) []job {
 	return jobs
 }
 
-// step is a job that tests nothing.
-func step(name string, command ...string) job {
-	return job{name: name, command: command, seconds: 60, cores: 1, limit: 20 * time.Minute}
-}
-
 // build compiles packages for an architecture, and programs also link. In the first stage it keeps the jobs of the next
 // one, which run side by side, from compiling the same packages several times. The compiler takes a fifth less CPU time
 // with a larger heap.
 func build(pkgs, arch string) job {
-	j := step("build ("+arch+")", "go", "build", "-o", os.DevNull, pkgs)
-	j.env = []string{"GOARCH=" + arch, "GOGC=400"}
-	return j
+	return job{name: "build (" + arch + ")", command: []string{"go", "build", "-o", os.DevNull, pkgs}, seconds: 60,
+		cores: 1, limit: 20 * time.Minute, env: []string{"GOARCH=" + arch, "GOGC=400"}}
 }
 
 // race tests packages with concurrent access (polling loops, their watchdogs, and readers of their counters) under the

@@ -195,10 +195,7 @@ func TestNoLineIsDroppedSilently(t *testing.T) {
 	size := func(m *measurement) int64 {
 		return m.size() + int64(len(m.points)) + min(m.count, 1) + m.counts.Sent + m.counts.Lost
 	}
-	changes := 80 // of each file
-	if testing.Short() {
-		changes = 20
-	}
+	changes := needs.Cases(80, 20) // of each file
 	for _, c := range lineFiles(t) {
 		failed := 0
 		lines := strings.SplitAfter(c.text, "\n")

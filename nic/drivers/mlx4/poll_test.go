@@ -17,6 +17,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit/mlxkit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/proof/nictest/rig"
 )
@@ -224,11 +225,8 @@ func decode(t *testing.T, w []byte, at int) (frame []byte, blocks uint32) {
 // WQEs of every length go round the ring several times, including wrapped ones. Each contains the reply and the owner
 // bit of its lap, and BlueFlame has the same bytes as the ring.
 func TestEveryLength(t *testing.T) {
-	r, step := rig.NewResponder(t), 1
-	if testing.Short() {
-		step = 3
-	}
-	for n := 42; n <= 224; n += step {
+	r := rig.NewResponder(t)
+	for n := 42; n <= 224; n += needs.Cases(1, 3) {
 		b := newBenchQueue(t, rig.Echo(n), true)
 		for b.txTail < 3*(b.txMask+1)-uint32(n) {
 			half, start, slot := b.bfOff, b.txTail, b.arrived
