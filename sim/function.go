@@ -113,6 +113,12 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
 }
 
+// memory is of closed arenas, for the next: the tests of a driver open hundreds of devices.
+var memory dma.Pool
+
+// Kept returns the pool that all arenas of models in this process share.
+func (f *Function) Kept() *dma.Pool { return &memory }
+
 // Unmap undoes Map. It is a violation while bus mastering is on, because the device could still write to the memory. An
 // unplugged device does no DMA.
 func (f *Function) Unmap(iova uint64, size int) error {

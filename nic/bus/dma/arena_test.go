@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"unsafe"
@@ -145,10 +146,18 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 		}
 		copy(b.Bytes, bytes.Repeat([]byte{0xa5}, 1<<20))
 		must.OK(t, a.Close())
+		check.Equal(t, faults(&b.Bytes[0]), true, "an access to memory of a closed arena faults: %v")
 	}
 	for _, mp := range m.pool.free {
 		check.OK(t, mp.close(&m.fakeMapper))
 	}
+}
+
+func faults(b *byte) (failed bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { failed = recover() != nil }()
+	*b = 1
+	return
 }
 
 func TestArenaPiecewise(t *testing.T) {

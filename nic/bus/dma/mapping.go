@@ -177,9 +177,7 @@ func (mp *mapping) close(m Mapper) error {
 	if err := mp.hide(m); err != nil {
 		return err
 	}
-	if k := kept(m); k != nil {
-		mp.used = true
-		k.free = append(k.free, mp)
+	if kept(m).keep(mp) {
 		return nil
 	}
 	return errors.Join(unix.Munmap(mp.mem.Bytes), unix.Close(mp.mem.FD))

@@ -1,11 +1,20 @@
 package dma
 
-import "slices"
+import (
+	"slices"
+	"sync"
 
-// Pool keeps the memory of closed arenas for reuse. A fuzz target opens a device for each input, and mapping and
-// populating memory takes a thousand times the time of most inputs. A Pool belongs to one goroutine. The zero Pool is
-// empty.
-type Pool struct{ free []*mapping }
+	"golang.org/x/sys/unix"
+)
+
+// Pool keeps the memory of closed arenas for reuse: a test opens a device hundreds of times, a fuzz target for each
+// input, and mapping and populating memory then takes more time than the rest. Kept memory cannot be accessed, so that
+// whatever uses it after Close faults, as it would if the memory were unmapped. The zero Pool is empty. A Pool is safe
+// for use by several goroutines.
+type Pool struct {
+	mu   sync.Mutex
+	free []*mapping
+}
 
 // kept returns the pool of a mapper that has a method Kept, or nil.
 func kept(m Mapper) *Pool {
@@ -21,14 +30,27 @@ func (p *Pool) reuse(size int) *mapping {
 	if p == nil {
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.free, func(mp *mapping) bool {
-		return len(mp.mem.Bytes) >= size &&
-			len(mp.mem.Bytes) <= max(2*size, 2*mib)
+		return len(mp.mem.Bytes) >= size && len(mp.mem.Bytes) <= max(2*size, 2*mib)
 	})
-	if i < 0 {
+	if i < 0 || unix.Mprotect(p.free[i].mem.Bytes, unix.PROT_READ|unix.PROT_WRITE) != nil {
 		return nil
 	}
 	mp := p.free[i]
 	p.free = slices.Delete(p.free, i, i+1)
 	return mp
+}
+
+// keep takes a mapping that no device has any more, and reports whether it did.
+func (p *Pool) keep(mp *mapping) bool {
+	if p == nil || unix.Mprotect(mp.mem.Bytes, unix.PROT_NONE) != nil {
+		return false
+	}
+	mp.used = true
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, mp)
+	return true
 }
