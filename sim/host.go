@@ -65,6 +65,12 @@ func (h *host) Interrupt(v int) {
 
 func (h *host) Shadow(bar int) []byte { return h.shadow[bar].mem }
 
+func (h *host) Zero(bar int) {
+	for _, r := range h.conf.BARs[bar].Polled {
+		h.shadow[bar].zero(r)
+	}
+}
+
 func (h *host) CountMMIOWrite(n int) {
 	h.counts.MMIOWrite += uint64(n)
 	if h.rec != nil {

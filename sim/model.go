@@ -58,6 +58,8 @@ type Host interface {
 	// the size of the BAR and is meaningful in the ranges of BAR.Polled. Accesses by WriteBAR to such a range are
 	// already in it.
 	Shadow(bar int) []byte
+	// Zero clears the polled ranges of a BAR's shadow memory.
+	Zero(bar int)
 	// CountMMIOWrite adds n stores that Step found in shadow memory.
 	CountMMIOWrite(n int)
 	// Command records a command that the device executed, for traces: its name, its status (0 for success), and its

@@ -169,10 +169,8 @@ func (p *Port) reset() {
 		return
 	}
 	p.forgetConfig()
-	for i, b := range p.conf.BARs {
-		for _, r := range b.Polled {
-			p.shadow[i].zero(r)
-		}
+	for i := range p.conf.BARs {
+		(*host)(p).Zero(i)
 	}
 	if p.rec != nil {
 		p.event(Event{Kind: resetEvent})

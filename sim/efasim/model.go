@@ -157,11 +157,6 @@ func (m *Model) Config() sim.Config {
 // clear resets the card's own state. Keys, queue numbers and the epoch continue, so that leftovers from before the
 // reset match nothing.
 func (m *Model) clear() {
-	for i := range m.qps {
-		if s := &m.qps[i].sq; m.qps[i].live && s.depth > 0 {
-			clear(m.Host.Shadow(2)[s.at:][:uint64(s.size)*uint64(s.depth)])
-		}
-	}
 	m.pds, m.uars, m.ahs = zeroed(m.pds, maxPD), zeroed(m.uars, maxUAR), zeroed(m.ahs, maxAH)
 	m.cqs, m.eqs, m.qps = zeroed(m.cqs, maxCQ), zeroed(m.eqs, maxEQ), zeroed(m.qps, maxQP)
 	m.liveQPs, m.liveCQs = nil, nil
@@ -169,7 +164,8 @@ func (m *Model) clear() {
 	m.mrs = map[uint32]*mr{}
 	m.epoch++
 	m.peers, m.peerOrder, m.ops, m.loop, m.out = map[[16]byte]*peer{}, nil, nil, nil, nil
-	clear(m.Host.Shadow(m.opt.doorbells)[m.uarBase():][:maxUAR*uarSize])
+	m.Host.Zero(2)
+	m.Host.Zero(m.opt.doorbells)
 }
 
 // zeroed returns a table of n zero entries in the memory of table.

@@ -161,10 +161,8 @@ func (m *Model) clear() {
 	clear(m.tx)
 	clear(m.rx)
 	clear(m.vec)
-	clear(m.Host.Shadow(0)[regTxDB:][:0x1000])
-	if !m.opt.NoMemBAR {
-		clear(m.Host.Shadow(2)[:m.memSize()])
-	}
+	m.Host.Zero(0)
+	m.Host.Zero(2)
 }
 
 // SetLink reports that the wire's other end was connected or disconnected.

@@ -91,7 +91,6 @@ func (m *Model) teardownHCA(c *call) *refusal {
 		}
 	}
 	m.obj, m.flow, m.vport, m.roce = newObjects(m.uars, &m.uid), newSteering(), m.newVport(), roce{}
-	m.poisonUARs()
 	m.pages.release()
 	m.hca = hcaEnabled
 	return nil

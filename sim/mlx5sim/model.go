@@ -148,7 +148,6 @@ func (m *Model) Reset() {
 	m.count = counters{}
 	m.fault.reset()
 	m.memic = deviceMemory{}
-	m.poisonUARs()
 }
 
 // SetLink notifies the model that the other end of the wire was connected or disconnected.

@@ -103,28 +103,10 @@ func swap64(v uint64) uint64 {
 	return be.Uint64(b[:])
 }
 
+// poisonUAR prepares a page that is allocated. Others are not read.
 func (m *Model) poisonUAR(u uint32) {
-	words := unsafe.Slice(m.word(u, 0), uarSize/8)
-	for at := 0; at < len(words); at += 8 { // one cache line at a time: a reset examines 256 KiB
-		w := (*[8]uint64)(words[at:])
-		if atomic.LoadUint64(&w[0]) == poison && atomic.LoadUint64(&w[1]) == poison &&
-			atomic.LoadUint64(&w[2]) == poison && atomic.LoadUint64(&w[3]) == poison &&
-			atomic.LoadUint64(&w[4]) == poison && atomic.LoadUint64(&w[5]) == poison &&
-			atomic.LoadUint64(&w[6]) == poison && atomic.LoadUint64(&w[7]) == poison {
-			continue // a store is a locked exchange, and most words have the pattern already
-		}
-		for i := range w {
-			atomic.StoreUint64(&w[i], poison)
-		}
-	}
-}
-
-func (m *Model) poisonUARs() {
-	if m.host == nil {
-		return
-	}
-	for u := uint32(firstUAR); u < firstUAR+m.uars; u++ {
-		m.poisonUAR(u)
+	for off := 0; off < uarSize; off += 8 {
+		atomic.StoreUint64(m.word(u, off), poison)
 	}
 }
 
@@ -132,7 +114,6 @@ func (m *Model) poisonUARs() {
 func (m *Model) writeUAR(id uint32, off uint64, p []byte) error {
 	u := m.obj.uars.m[id]
 	if u == nil {
-		m.poisonUAR(id)
 		if m.lost || m.dead() {
 			return nil
 		}
