@@ -7,6 +7,8 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 )
 
+func init() { i2cHalf = 0 }
+
 // The bits of an SFP+ module's memory (SFF-8472 table 5-3) name its kinds.
 func TestKindsOfModule(t *testing.T) {
 	for want, bits := range map[string][3]byte{ // at sffCable, sff10G and sff1G
