@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rebound-nic/rebound/proof/must"
@@ -48,22 +49,37 @@ var imports = []struct {
 // The module outside of the standard library that packages below nic/bus may use, and nothing more.
 const lowLevel = "golang.org/x/sys"
 
-func goList(t *testing.T, args ...string) []byte {
-	t.Helper()
-	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+type listed struct {
+	ImportPath    string
+	Imports, Deps []string
+}
+
+// list is the module's packages, as go list prints them.
+var list = sync.OnceValues(func() (all []listed, err error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Stderr = os.Stderr
-	return must.Get(cmd.Output())(t)
+	out, err := cmd.Output()
+	for dec := json.NewDecoder(bytes.NewReader(out)); err == nil && dec.More(); {
+		all = append(all, listed{})
+		err = dec.Decode(&all[len(all)-1])
+	}
+	return all, err
+})
+
+// links returns the packages that a program links.
+func links(t *testing.T, program string) []string {
+	all := must.Get(list())(t)
+	i := slices.IndexFunc(all, func(p listed) bool { return p.ImportPath == module+"/cmd/"+program })
+	if i < 0 {
+		t.Fatalf("go list did not name the program %s", program)
+	}
+	return all[i].Deps
 }
 
 func TestImports(t *testing.T) {
 	needs.Tree(t)
-	seen := 0
-	for dec := json.NewDecoder(bytes.NewReader(goList(t, "-json=ImportPath,Imports", "./..."))); dec.More(); seen++ {
-		var p struct {
-			ImportPath string
-			Imports    []string
-		}
-		must.OK(t, dec.Decode(&p))
+	all := must.Get(list())(t)
+	for _, p := range all {
 		name, _ := strings.CutPrefix(p.ImportPath, module+"/")
 		if name == module {
 			continue // these tests
@@ -85,14 +101,14 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
-	if seen < 10 {
-		t.Errorf("go list named %d packages", seen)
+	if len(all) < 10 {
+		t.Errorf("go list named %d packages", len(all))
 	}
 }
 
 func TestProductLinksNoModelAndNoProof(t *testing.T) {
-	for _, cmd := range []string{"./cmd/responder", "./cmd/bench", "./cmd/watch"} {
-		deps := strings.Fields(string(goList(t, "-deps", cmd)))
+	for _, cmd := range []string{"responder", "bench", "watch"} {
+		deps := links(t, cmd)
 		if !slices.Contains(deps, module+"/nic") {
 			t.Errorf("%s does not have package nic among its %d dependencies", cmd, len(deps))
 		}
@@ -107,8 +123,8 @@ func TestProductLinksNoModelAndNoProof(t *testing.T) {
 // A responder and a bench have none of a fleet's dependencies.
 func TestProductsAreApart(t *testing.T) {
 	foreign := []string{module + "/fleet", "github.com/prometheus/client_golang", "go.opentelemetry.io"}
-	for cmd, fleet := range map[string]bool{"./cmd/responder": false, "./cmd/bench": false, "./cmd/watch": true} {
-		deps := strings.Fields(string(goList(t, "-deps", cmd)))
+	for cmd, fleet := range map[string]bool{"responder": false, "bench": false, "watch": true} {
+		deps := links(t, cmd)
 		for _, f := range foreign {
 			i := slices.IndexFunc(deps, func(d string) bool { return strings.HasPrefix(d, f) })
 			switch {

@@ -43,7 +43,7 @@ func TestCodeUsesPlainWords(t *testing.T) {
 			text = prose(b)
 		}
 		files++
-		for _, w := range dialect.FindAllString(field.ReplaceAllString(text, ""), -1) {
+		for _, w := range dialect(field.ReplaceAllString(text, "")) {
 			t.Errorf("%s: %q: use the plain word (CONTRIBUTING.md)", file, w)
 		}
 	}
