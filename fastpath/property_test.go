@@ -230,7 +230,7 @@ func TestTruncations(t *testing.T) {
 }
 
 func TestSingleByteMutations(t *testing.T) {
-	step := needs.Cases(1, 17) // a divisor of 255
+	step := needs.Cases(1, 51) // a divisor of 255
 	each(t, func(t *testing.T, c *Config, q request) {
 		fast, slow := responder(t, *c), responder(t, *c)
 		f := bytes.Clone(q.frame)

@@ -14,6 +14,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/golden"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/numbers"
 )
 
@@ -82,7 +83,7 @@ var shown = regexp.MustCompile(`<(p class="alert|t[dh]|dd|dt|li)\b[^>]*>[^<]*`)
 
 // The text and the pages write numbers as the other commands do: of thousands of paths, by zone too, and of one.
 func TestNumbers(t *testing.T) {
-	large := fleet(1000, 2)
+	large := fleet(needs.Cases(1000, 200), 2)
 	for pair, c := range large.Cells {
 		if strings.HasSuffix(pair.To, "0") {
 			c.Verdict, c.Shift, c.Sent, c.Samples = compare.Slower, 41_234, 2_376_267, 2_376_267

@@ -229,13 +229,13 @@ func TestPlantedFaultsOfThousand(t *testing.T) {
 
 func plantFaults(t *testing.T, n int) {
 	t.Helper()
-	for _, c := range []struct {
+	for _, c := range needs.Each(3, []struct {
 		name  string
 		sizes []int
 	}{
 		{"5, one of 4 hosts", []int{n * 3 / 10, n * 3 / 10, n * 2 / 10, n*2/10 - 4, 4}}, {"3", []int{n * 4 / 10, n * 3 / 10, n * 3 / 10}},
 		{"10", slices.Repeat([]int{n / 10}, 10)},
-	} {
+	}) {
 		f := newWorld(c.sizes, 20)
 		r := rand.New(rand.NewPCG(uint64(n), 7))
 		for _, kind := range []struct {

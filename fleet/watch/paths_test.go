@@ -14,6 +14,7 @@ import (
 
 	"github.com/rebound-nic/rebound/fleet/trace"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/needs"
 )
 
 // pathed is a watch of a target with some source ports, from 61000 on, probed once a second.
@@ -115,9 +116,10 @@ func TestEqualLoss(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, uint64(100*loss)))
 		p := newPathed(t, 8)
 		p.round(20, none)
-		p.round(5_000, func(int) bool { return random.Float64() < loss })
+		rounds := needs.Cases(5_000, 1_000)
+		p.round(rounds, func(int) bool { return random.Float64() < loss })
 		n := strings.Count(p.log.String(), "those from others are not")
-		t.Logf("%.0f %% loss of all paths: %d times in 40,000 probes one path was named", 100*loss, n)
+		t.Logf("%.0f %% loss of all paths: %d times in %d probes one path was named", 100*loss, n, 8*rounds)
 		if n > 20 || loss == 1 && n > 0 {
 			t.Errorf("%.0f %% loss: %d", 100*loss, n)
 		}

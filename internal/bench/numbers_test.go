@@ -35,9 +35,9 @@ func TestOneWayToWriteNumbers(t *testing.T) {
 	dir := t.TempDir()
 	var dirs []string
 	for i, r := range []*report.Report{
-		synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 2000, Runs: 10}.Report(),
-		synthetic.Link{Seed: 2, Median: 3000, Seconds: 20, Rate: 2000, Runs: 10}.Report(),
-		synthetic.Link{Seed: 3, Median: 900_000, Seconds: 20, Rate: 2000, Runs: 1}.Report(),
+		synthetic.Link{Seed: 1, Median: 4000, Seconds: 20, Rate: 200, Runs: 10}.Report(),
+		synthetic.Link{Seed: 2, Median: 3000, Seconds: 20, Rate: 200, Runs: 10}.Report(),
+		synthetic.Link{Seed: 3, Median: 900_000, Seconds: 20, Rate: 200, Runs: 1}.Report(),
 	} {
 		r.Counts.Sent, r.Counts.Received, r.Counts.Lost = 2_376_267, 2_356_266, 20_001
 		r.Traffic.Mode, r.Traffic.Rate, r.Label = "open", 20_000, string(rune('a'+i))

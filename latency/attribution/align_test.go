@@ -174,12 +174,12 @@ func causesAgree(t *testing.T, r *Result) {
 // Whatever the clocks' difference and drift, round trips are attributed to the responder's host by its own gaps, and
 // others are not.
 func TestAddResponder(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range needs.Each(2, []struct {
 		offset             int64
 		drift              float64
 		far, here, network int
 	}{{0, 0, 600, 200, 200}, {300_123_456, 20e-6, 600, 200, 200}, {-700e6, -70e-6, 300, 0, 700},
-		{-50e6, 1e-6, 1000, 0, 0}, {12_345, 0, 60, 40, 900}} {
+		{-50e6, 1e-6, 1000, 0, 0}, {12_345, 0, 60, 40, 900}}) {
 		r, l, sides := planted(c.offset, c.drift, c.far, c.here, c.network)
 		before := rowTotals(r)
 		for range 2 { // a second time changes nothing
@@ -314,7 +314,7 @@ func TestAddResponderRefuses(t *testing.T) {
 // Over many measurements, whatever the clocks, the mixture of causes, and however busy the responder's host, at least
 // 95 % of the round trips are attributed to the planted side and at most 1 % to another.
 func TestAlignedSides(t *testing.T) {
-	right, wrong, none, refused, measurements := 0, 0, 0, 0, needs.Cases(uint64(200), 10)
+	right, wrong, none, refused, measurements := 0, 0, 0, 0, needs.Cases(uint64(200), 4)
 	for seed := range measurements {
 		dice := rand.New(rand.NewPCG(seed, 7))
 		c := plan{seed: seed, offset: dice.Int64N(1_800_000_000) - 900_000_000, drift: (dice.Float64() - 0.5) * 180e-6}
@@ -502,7 +502,7 @@ func TestAgree(t *testing.T) {
 
 // The report of another host, or of another time of the same, explains nothing and is refused.
 func TestWrongReportIsRefused(t *testing.T) {
-	measurements := needs.Cases(uint64(40), 10)
+	measurements := needs.Cases(uint64(40), 4)
 	for seed := range measurements {
 		c := plan{seed: seed, offset: int64(seed) * 1e6, far: 50 + int(seed)*3, network: 100,
 			short: int(seed%10) * 2000}

@@ -183,7 +183,7 @@ func TestOneInference(t *testing.T) {
 // The level holds with tied values and for every distribution.
 func TestLevelWithTies(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	rounds := needs.Cases(8_000, 1_000)
+	rounds := needs.Cases(8_000, 400)
 	for _, n := range []int{8, 11} {
 		for _, values := range []int{2, 3, 10, 1 << 40} {
 			wrong := map[string]int{}

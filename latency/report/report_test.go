@@ -158,7 +158,9 @@ func testFullDisk(t *testing.T, write func(string, *report.Report, report.Page) 
 
 // Each kind of broken report is rejected with an error that names the file, and the line if known.
 func TestReadErrors(t *testing.T) {
+	written := filepath.Join(t.TempDir(), "written")
 	rep := synthetic.Link{Seed: 9, Median: 4000, Spread: 0.1, Seconds: 3, Rate: 500}.Report()
+	must.OK(t, report.Write(written, rep, page))
 	change := func(name string, to func(string) string) func(dir string) error {
 		return func(dir string) error {
 			path := filepath.Join(dir, name)
@@ -213,7 +215,7 @@ func TestReadErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "report")
-			must.OK(t, report.Write(dir, rep, page))
+			must.OK(t, os.CopyFS(dir, os.DirFS(written)))
 			must.OK(t, c.damage(dir))
 			check.Fails(t, c.name, check.Err(report.Read(dir)), c.is, c.says, dir)
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/nictest"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/enasim"
@@ -23,6 +24,7 @@ import (
 // Each setting of [debug], and nic.push_max where it chooses the size of entries, reaches the driver and changes what
 // it requests from the device.
 func TestDebugSettings(t *testing.T) {
+	needs.Long(t)
 	wrong := func() sim.Model {
 		m := ixgbesim.New(ixgbesim.Options{MAC: ladderMAC})
 		m.CorruptEEPROM()

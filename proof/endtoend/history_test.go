@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/latency/report"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/proof/synthetic"
 )
 
@@ -40,6 +41,7 @@ func nights(t *testing.T, dir string, n int, change func(i int, r *report.Report
 }
 
 func TestHistory(t *testing.T) {
+	needs.Long(t)
 	history := func(args ...string) result {
 		return inProcess(append([]string{"history", "-out", filepath.Join(t.TempDir(), "h.html")}, args...)...)
 	}

@@ -52,6 +52,18 @@ func Cases[T any](usual, short T) T {
 	return usual
 }
 
+// Each returns the cases of a table that a test runs: all, or under -short the first and each nth after it.
+func Each[T any](n int, cases []T) []T {
+	if !testing.Short() {
+		return cases
+	}
+	var some []T
+	for i := 0; i < len(cases); i += n {
+		some = append(some, cases[i])
+	}
+	return some
+}
+
 // Programs skips a test if a program is missing.
 func Programs(t testing.TB, names ...string) {
 	t.Helper()

@@ -50,20 +50,22 @@ func TestEachBitOfRegisters(t *testing.T) {
 		all[name].to = off
 	}
 	for _, name := range names {
-		a, x := all[name], newRigOf(t, Options{}, 4096)
-		usual := x.rd(a.from)
-		f := simtest.Flips{Rig: x.Rig, Little: true, Build: func() []byte {
-			x.wr(a.from, usual)
-			return binary.LittleEndian.AppendUint32(nil, x.rd(a.from))
-		}}
-		f.Run = func(in []byte) (string, bool) {
-			v := binary.LittleEndian.Uint32(in)
-			x.wr(a.from, v)
-			is := x.rd(a.from)
-			return fmt.Sprintf("%t %08x", is == v, is), true
-		}
-		fmt.Fprintf(&b, "%s %05x-%05x %d\n%v", name, a.from, a.to, a.count, &f)
-		x.Port.ForgetViolations()
+		t.Run(name, func(t *testing.T) {
+			a, x := all[name], newRigOf(t, Options{}, 4096)
+			usual := x.rd(a.from)
+			f := simtest.Flips{Rig: x.Rig, Little: true, Build: func() []byte {
+				x.wr(a.from, usual)
+				return binary.LittleEndian.AppendUint32(nil, x.rd(a.from))
+			}}
+			f.Run = func(in []byte) (string, bool) {
+				v := binary.LittleEndian.Uint32(in)
+				x.wr(a.from, v)
+				is := x.rd(a.from)
+				return fmt.Sprintf("%t %08x", is == v, is), true
+			}
+			fmt.Fprintf(&b, "%s %05x-%05x %d\n%v", name, a.from, a.to, a.count, &f)
+			x.Port.ForgetViolations()
+		})
 	}
 	golden.Equal(t, "testdata/registers.txt", b.String())
 }

@@ -76,7 +76,7 @@ func TestSessions(t *testing.T) {
 	// rows in which a target is silent for a second or longer
 	slow := []string{"a target that does not answer after the command", "a load and a silent target", "a closed port",
 		"no reflector", "a target that stops"}
-	for _, c := range []struct {
+	for _, c := range needs.Each(2, []struct {
 		name     string
 		variants []string
 		change   func(*Plan)
@@ -127,7 +127,7 @@ func TestSessions(t *testing.T) {
 			o.SelfTest, o.Raw, o.Interval, o.Watch = time.Millisecond, true, time.Second, true
 		}, 1, "", nil},
 		{"a watched core", []string{to("udp", echo, "name=a")}, func(o *Plan) { o.Watch, o.Live = true, true }, 1, "", nil},
-	} {
+	}) {
 		t.Run(c.name, func(t *testing.T) {
 			if slices.Contains(slow, c.name) {
 				needs.Long(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/kit"
 	"github.com/rebound-nic/rebound/proof/check"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/efasim"
 )
@@ -143,16 +144,13 @@ func TestQKey(t *testing.T) {
 // memory.
 func TestCost(t *testing.T) {
 	const n, refill = 1024, 16
-	for _, c := range []struct {
+	for _, c := range needs.Each(2, []struct {
 		p     efasim.Profile
 		limit int
 		push  uint64 // bursts of 64 bytes
-	}{{efasim.EFA0, 32, 1}, {efasim.EFA1, 32, 1}, {efasim.EFA2, 32, 1}, {efasim.EFA3, 80, 2}} {
-		for _, s := range []nic.Service{nic.EchoUD, nic.EchoSRD} {
+	}{{efasim.EFA1, 32, 1}, {efasim.EFA0, 32, 1}, {efasim.EFA3, 80, 2}, {efasim.EFA2, 32, 1}}) {
+		for _, s := range needs.Each(2, []nic.Service{nic.EchoSRD, nic.EchoUD}) {
 			for _, size := range []int{32, 33, 80, 81, 4096} {
-				if testing.Short() && c.p.Name == efasim.EFA2.Name {
-					continue
-				}
 				if c.limit == 32 && size > 33 && (c.p.Name != efasim.EFA1.Name || s == nic.EchoUD) {
 					continue // the same as for the others
 				}

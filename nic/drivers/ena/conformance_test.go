@@ -62,7 +62,7 @@ func TestCost(t *testing.T) {
 		push  uint64 // bursts of 64 bytes for each reply
 	}{{"llq 128", enasim.Options{LLQSizes: 1}, 96, 2}, {"llq 256", enasim.Options{}, 224, 4},
 		{"host", enasim.Options{NoLLQ: true}, -1, 0}} {
-		for _, size := range []int{60, 64, 96, 97, 98, 224, 225, 1514} {
+		for _, size := range needs.Each(3, []int{60, 64, 96, 97, 98, 224, 225, 1514}) {
 			h := harness(c.o)
 			h.Ring = 512 // of shorter rings smaller lots are posted together
 			k := nictest.Cost(t, h, size, n, 1)

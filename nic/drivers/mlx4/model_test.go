@@ -13,6 +13,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/pci"
 	"github.com/rebound-nic/rebound/nic/drivers/mlx4"
 	"github.com/rebound-nic/rebound/proof/check"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -149,7 +150,7 @@ func cost(t testing.TB, push string, size, n int, answered bool) (sim.Counts, in
 // receiving is measured with frames that are not answered, and subtracted.
 func TestBusCost(t *testing.T) {
 	const n = 256
-	for _, c := range []struct {
+	for _, c := range needs.Each(3, []struct {
 		push  string
 		size  int
 		reads int    // DMA reads on the way to the wire
@@ -157,7 +158,7 @@ func TestBusCost(t *testing.T) {
 	}{
 		{"full", 60, 0, 2}, {"full", 64, 0, 2}, {"full", 98, 0, 2}, {"full", 104, 0, 2}, {"full", 105, 0, 3}, {"full", 224, 0, 4}, {"full", 225, 1, 1},
 		{"full", 1514, 1, 1}, {"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 1514, 2, 1},
-	} {
+	}) {
 		idle, _ := cost(t, c.push, c.size, n, false)
 		with, onWay := cost(t, c.push, c.size, n, true)
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }

@@ -97,10 +97,12 @@ func TestContextMemory(t *testing.T) {
 			}
 		}
 		holds := func(what string, at, n uint64) {
-			for ; n > 0; n, at = n-1, at+1 {
-				if !slices.ContainsFunc(mapped, func(m span) bool { return m.lo <= at && at < m.hi }) {
+			for end := at + n; at < end; {
+				i := slices.IndexFunc(mapped, func(m span) bool { return m.lo <= at && at < m.hi })
+				if i < 0 {
 					t.Fatalf("%s: context memory at %#x is not mapped", what, at)
 				}
+				at = mapped[i].hi
 			}
 		}
 		for _, off := range []int{0x30, 0x48, 0x50, 0x80, 0x90} {

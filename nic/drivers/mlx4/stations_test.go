@@ -11,6 +11,7 @@ import (
 
 	"github.com/rebound-nic/rebound/nic"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim/fabric"
 	"github.com/rebound-nic/rebound/sim/mlx4sim"
 )
@@ -124,13 +125,13 @@ func TestInfiniBandProber(t *testing.T) {
 // Bus cost of a reply over InfiniBand: no DMA read before the wire for up to 176 bytes of IP.
 func TestInfiniBandBusCost(t *testing.T) {
 	const n = 64
-	for _, c := range []struct {
+	for _, c := range needs.Each(3, []struct {
 		push  string
 		size  int    // of the IP packet
 		reads int    // DMA reads on the way to the wire
 		mmio  uint64 // BlueFlame blocks of 64 bytes, or doorbells
 	}{{"full", 46, 0, 2}, {"full", 56, 0, 2}, {"full", 57, 0, 3}, {"full", 84, 0, 3}, {"full", 176, 0, 4},
-		{"full", 177, 1, 2}, {"off", 46, 2, 1}, {"off", 1500, 2, 1}} {
+		{"full", 177, 1, 2}, {"off", 46, 2, 1}, {"off", 1500, 2, 1}}) {
 		w := &watched{Model: mlx4sim.New(mlx4sim.Options{Link: mlx4sim.InfiniBand})}
 		x := onSubnet(newRigOf(t, w.Model, w))
 		x.own.Push = c.push

@@ -44,7 +44,7 @@ func cost(t testing.TB, push string, size, n int, answered bool) sim.Counts {
 // receiving is measured with frames that are not answered, and subtracted.
 func TestBusCost(t *testing.T) {
 	const n = 256
-	for _, c := range []struct {
+	for _, c := range needs.Each(4, []struct {
 		push  string
 		size  int
 		reads float64 // DMA reads from the request's arrival to the wire
@@ -53,7 +53,7 @@ func TestBusCost(t *testing.T) {
 		{"full", 60, 0, 2}, {"full", 64, 0, 2}, {"full", 98, 0, 2}, {"full", 99, 0, 3}, {"full", 226, 0, 4}, {"full", 227, 1, 1}, {"full", 1514, 1, 1},
 		{"header", 60, 1, 1}, {"header", 98, 1, 1}, {"header", 1514, 1, 1},
 		{"off", 60, 2, 1}, {"off", 98, 2, 1}, {"off", 99, 2, 1}, {"off", 1514, 2, 1},
-	} {
+	}) {
 		idle, with := cost(t, c.push, c.size, n, false), cost(t, c.push, c.size, n, true)
 		per := func(a, b uint64) float64 { return float64(int64(a-b)) / n }
 		reads, writes, mmio := per(with.DMARead, idle.DMARead), per(with.DMAWrite, idle.DMAWrite),

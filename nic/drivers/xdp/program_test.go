@@ -337,5 +337,6 @@ func TestTurnaround(t *testing.T) {
 
 // The committed object equals the compiler's output for the source, if the compiler has the same version.
 func TestObject(t *testing.T) {
+	needs.Long(t) // it compiles
 	nictest.BPFObject(t, "responder.c", "program_bpfel.o", compiler)
 }

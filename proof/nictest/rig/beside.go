@@ -21,6 +21,7 @@ import (
 	"github.com/rebound-nic/rebound/nic/bus/verbs"
 	"github.com/rebound-nic/rebound/proof/await"
 	"github.com/rebound-nic/rebound/proof/must"
+	"github.com/rebound-nic/rebound/proof/needs"
 	"github.com/rebound-nic/rebound/sim"
 )
 
@@ -321,7 +322,7 @@ func ARP() []byte {
 func (x *Beside[D]) Killed(calls, dieAt *int, kill func()) {
 	rng := rand.New(rand.NewPCG(27, 1))
 	opening, match := 0, AnsweredBeside()
-	for i := range 100 {
+	for i := range needs.Cases(100, 30) {
 		*calls, *dieAt = 0, 0
 		if i%2 == 1 {
 			*dieAt = 1 + rng.IntN(opening)
