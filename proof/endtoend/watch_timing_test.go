@@ -39,7 +39,8 @@ func TestWatchStampTiming(t *testing.T) {
 			spent := func(v map[string]float64, side string) float64 {
 				return v[`rebound_slow_seconds_total{proto="stamp",side="`+side+`",target="`+c.target+`"}`]
 			}
-			v := w.until("slow time of "+c.side, func(v map[string]float64) bool {
+			// T2 to T3 is the responder's in any case, and it may be descheduled there, but seldom.
+			w.until("slow time of "+c.side+", and hardly any of "+c.none, func(v map[string]float64) bool {
 				if v[probes] < usual {
 					return false
 				}
@@ -48,11 +49,8 @@ func TestWatchStampTiming(t *testing.T) {
 					return now[probes] > v[probes]+3
 				})
 				n.must(unix.Kill(pid, unix.SIGCONT))
-				return spent(v, c.side) > 0.1
+				return spent(v, c.side) > max(0.1, 20*spent(v, c.none))
 			})
-			if wrong := spent(v, c.none); wrong > spent(v, c.side)/1000 { // T2 to T3 is the responder's in any case
-				t.Errorf("%s has %v s", c.none, wrong)
-			}
 			w.end()
 		})
 	}
