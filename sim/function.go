@@ -114,7 +114,7 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 }
 
 // memory is of closed arenas, for the next: the tests of a driver open hundreds of devices.
-var memory dma.Pool
+var memory = dma.Pool{Guard: true}
 
 // Kept returns the pool that all arenas of models in this process share.
 func (f *Function) Kept() *dma.Pool { return &memory }

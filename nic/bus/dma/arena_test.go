@@ -131,7 +131,13 @@ type keepingMapper struct {
 func (k *keepingMapper) Kept() *Pool { return &k.pool }
 
 func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
-	m := &keepingMapper{}
+	for _, guard := range []bool{false, true} {
+		keepsMemory(t, guard)
+	}
+}
+
+func keepsMemory(t *testing.T, guard bool) {
+	m := &keepingMapper{pool: Pool{Guard: guard}}
 	var first *byte
 	for range 3 {
 		a := must.Get(NewArena(m, 1<<20))(t)
@@ -146,7 +152,7 @@ func TestMemoryOfClosedArenaIsZeroedForTheNext(t *testing.T) {
 		}
 		copy(b.Bytes, bytes.Repeat([]byte{0xa5}, 1<<20))
 		must.OK(t, a.Close())
-		check.Equal(t, faults(&b.Bytes[0]), true, "an access to memory of a closed arena faults: %v")
+		check.Equal(t, faults(&b.Bytes[0]), guard, "an access to memory of a closed arena faults: %v")
 	}
 	for _, mp := range m.pool.free {
 		check.OK(t, mp.close(&m.fakeMapper))
