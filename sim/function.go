@@ -113,7 +113,7 @@ func (f *Function) Map(m dma.Memory) (uint64, error) {
 	return f.port.MapAnywhere(Mapping{Size: uint64(len(m.Bytes)), Bytes: m.Bytes, Read: true, Write: true})
 }
 
-// memory is of closed arenas, for the next: the tests of a driver open hundreds of devices.
+// memory keeps what closed arenas had: the tests of a driver open hundreds of devices.
 var memory = dma.Pool{Guard: true}
 
 // Kept returns the pool that all arenas of models in this process share.

@@ -27,8 +27,7 @@ var base = map[string]string{
 // The project's own code. packaging is built for other architectures by its own tests.
 func TestProject(t *testing.T) {
 	needs.Tree(t)
-	archs := []string{"amd64", "arm64"}
-	none(t, must.Get(Check("../..", archs[:needs.Cases(2, 1)]...))(t))
+	none(t, must.Get(Check("../..", needs.Each(2, []string{"amd64", "arm64"})...))(t))
 }
 
 func TestPackaging(t *testing.T) {
